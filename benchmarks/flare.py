@@ -43,13 +43,13 @@ PATIENCE = 60.0
 
 
 class MeasuringSupervisor(Supervisor):
-    """Has the wire measured after the study, by a class that the server's folder must allow."""
+    """Measures the wire after the study, with a class that the server's folder must allow."""
 
     coordinator = COORDINATOR
 
 
 class Measured:
-    """One study over so many site processes: where its time went."""
+    """The time of one study over several site processes, by part."""
 
     def __init__(
         self, sites: int, rows: int, repeats: int = 1, between: object = None, *, by_columns: bool = False
@@ -59,7 +59,7 @@ class Measured:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         os.environ["NUMBA_NUM_THREADS"] = "2"
         self.runs: list[StudyProgress] = []
-        self.wire: list[dict[str, float]] = []  # seconds of a small round, bytes a second
+        self.wire: list[dict[str, float]] = []  # seconds of a small round, bytes per second
         self.ends: list[tuple[float, float, float]] = []  # seconds: job start, study, teardown
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -105,7 +105,7 @@ class Measured:
 
 
 def _parts(rows: int, sites: int, by_columns: bool) -> list[pl.DataFrame]:
-    """Deal the usual table out, by rows, or by columns with the label at the first party."""
+    """Distribute the usual table, by rows, or by columns with the label at the first party."""
     X, y = synthetic(rows)
     names, label = [f"c{j}" for j in range(X.shape[1])], pl.Series("label", y)
     if not by_columns:
@@ -117,8 +117,8 @@ def _parts(rows: int, sites: int, by_columns: bool) -> list[pl.DataFrame]:
 
 
 def _wait_until_idle(processes: list[Background]) -> None:
-    """Wait until machines that were just started, or that just ended a job, do next to nothing: as on most days."""
-    time.sleep(12.0)  # a while after a job has begun a process is made ready for the next one
+    """Wait until machines that were just started, or that just ended a job, are nearly idle, as usual."""
+    time.sleep(12.0)  # some time after a job has begun, a process is prepared for the next one
     ticks, end = os.sysconf("SC_CLK_TCK"), time.monotonic() + PATIENCE
     before = None
     while time.monotonic() < end:
@@ -135,7 +135,7 @@ def _wait_until_idle(processes: list[Background]) -> None:
 
 
 def _allow_measuring(hub: CoordinatorFiles) -> None:
-    """Allow the class that measures, in the server's folder of this benchmark alone."""
+    """Allow the class that measures, only in the server's folder of this benchmark."""
     path = hub.path / "server" / "local" / "resources.json"
     content = json.loads(path.read_text())
     content["class_allow_list"].append(COORDINATOR)
@@ -143,7 +143,7 @@ def _allow_measuring(hub: CoordinatorFiles) -> None:
 
 
 def _read_measured(run: Run) -> dict[str, float]:
-    """Read the figures that the job writes after the study."""
+    """Read the results that the job writes after the study."""
     end = time.monotonic() + PATIENCE
     while not run.file(MEASURED).exists() and time.monotonic() < end:
         time.sleep(0.1)
@@ -151,7 +151,7 @@ def _read_measured(run: Run) -> dict[str, float]:
 
 
 def _line(name: str, found: Measured) -> list[str]:
-    """Return a line of the table: where the time of a study went."""
+    """Return a line of the table: the parts of a study's time."""
     measured, (start, _, end), every = found.wire[0], min(found.ends), found.median("all")
     return [
         name,

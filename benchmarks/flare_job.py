@@ -1,4 +1,4 @@
-"""The coordinator of ``flare.py``: runs a study as always, then measures the wire between the same processes."""
+"""The coordinator of ``flare.py``: runs a study as usual, then measures the wire between the same processes."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ MEASURED = "measured.json"
 
 
 class MeasuringCoordinator(Coordinator):
-    """Measures the wire after the study, and writes the figures to the run folder."""
+    """Measures the wire after the study, and writes the results to the run folder."""
 
     def work(self, folders: JobFolders) -> None:
         """Run the study, then measure; the job lasts until both are done."""
@@ -26,7 +26,7 @@ class MeasuringCoordinator(Coordinator):
         write_whole(folder / MEASURED, msgspec.json.encode(self._measure()))
 
     def _measure(self, rounds: int = 100) -> dict[str, float]:
-        """Return the median seconds of a round without work, and the bytes a second to one site."""
+        """Return the median seconds of a round without work, and the bytes per second to one site."""
 
         def ping_site(site: str) -> None:
             ping(lambda piece: self.carry(site, piece, WAIT))
@@ -37,7 +37,7 @@ class MeasuringCoordinator(Coordinator):
                 start = time.perf_counter()
                 list(pool.map(ping_site, self.sites))
                 times.append(time.perf_counter() - start)
-        # the first half of a message, which the site keeps until another message comes
+        # the first half of a message, which the site keeps until another message arrives
         load = wire.encode(Chunk("load", 0, 2 * MOST, "ask", bytes(MOST)))
         start = time.perf_counter()
         for _ in range(8):

@@ -12,7 +12,7 @@ ROWS, TEST_ROWS, TREES, DEPTH, FEATURES, BINS = 200_000, 50_000, 100, 8, 5, 64
 
 
 def models(columns: int = 30) -> dict[str, Callable[[], Any]]:
-    """Make each contender anew, with the same settings in its own words and two threads."""
+    """Create each library's forest anew, with equivalent settings and two threads."""
     from lightgbm import LGBMClassifier
     from sklearn.ensemble import RandomForestClassifier
     from xgboost import XGBRFClassifier
@@ -46,7 +46,7 @@ def models(columns: int = 30) -> dict[str, Callable[[], Any]]:
 
 
 def memory_job(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Give a small warm-up and the job whose memory counts."""
+    """Return a small warm-up and the job whose memory counts."""
     X, y = synthetic(ROWS)
     make = models()[name]
     return lambda: make().fit(X[:2000], y[:2000]), lambda: make().fit(X, y)
@@ -58,7 +58,7 @@ def main() -> None:
     X, y, X_test, y_test = X[:ROWS], y[:ROWS], X[ROWS:], y[ROWS:]
     make = models()
     fitted: dict[str, Any] = {}
-    for name in make:  # many rows take other ways than few
+    for name in make:  # many rows take other code paths than few
         rows = len(X) if name == "silvan" else 2000
         make[name]().fit(X[:rows], y[:rows]).predict_proba(X_test[:2000])
 

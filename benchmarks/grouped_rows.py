@@ -1,7 +1,7 @@
-"""What it costs that a tree takes one row of a person, and not all of them: AUC and R2 on persons not trained on.
+"""The cost of one row per person and tree instead of all rows: AUC and R2 on persons outside the training set.
 
-Real tables become visits: each person has several rows whose numbers differ from the person's by noise of some share of
-the column's standard deviation, and the label of all of them is the person's. In ``changing`` the label, a number,
+Real tables become visits: each person has several rows whose numbers differ from the person's by noise of some share
+of the column's standard deviation, and the label of all of them is the person's. In ``changing`` the label, a number,
 follows the visit. Models are compared on single rows of other persons, over five folds.
 
     python -m benchmarks.grouped_rows
@@ -22,7 +22,7 @@ TREES, FOLDS, PERSONS = 60, 5, 600
 
 
 def visits(X: np.ndarray, each: int, noise: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of persons and whose they are."""
+    """Return rows of persons, and the person of each row."""
     who = np.repeat(np.arange(len(X)), each)
     spread = np.nanstd(X, axis=0) * noise
     return X[who] + rng.normal(size=(len(who), X.shape[1])) * spread, who

@@ -1,4 +1,4 @@
-"""What was measured when: a line for each goal of each run in history.csv, so that a slower state is seen."""
+"""The history of measurements: one line per goal and run in history.csv, so that regressions are visible."""
 
 import csv
 import subprocess
@@ -15,7 +15,7 @@ WORSE = 1.15
 
 @dataclass(frozen=True)
 class Line:
-    """A goal as it was measured: its section of the page, what it is, bounds, the figure, when and of which state."""
+    """A measured goal: its section of the page, name, bounds, value, date and commit."""
 
     section: str
     goal: str
@@ -46,7 +46,7 @@ def note(section: str, goals: list[Goal]) -> None:
 
 
 def state() -> str:
-    """Return the commit that is measured, with a + if files were changed since."""
+    """Return the measured commit, with a + if files were changed since."""
     called = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     found = subprocess.run(called, cwd=FILE.parent, capture_output=True, text=True)
     return found.stdout.strip() or "unknown"
@@ -61,7 +61,7 @@ def lines() -> list[Line]:
 
 
 def table(sections: list[str]) -> str:
-    """Return the goals of some sections as they were measured last, and before, as a table in Markdown."""
+    """Return the last and previous measurements of some sections' goals, as a table in Markdown."""
     by_goal: dict[tuple[str, str], list[Line]] = {}
     for line in lines():
         by_goal.setdefault((line.section, line.goal), []).append(line)
@@ -82,7 +82,7 @@ def table(sections: list[str]) -> str:
 
 
 def _worse(goal: Goal, before: str) -> str:
-    """Return a mark if a figure is clearly worse than the one before."""
+    """Return a mark if a value is clearly worse than the previous one."""
     if not before or not float(before) or not goal.value:
         return ""
     ratio = goal.value / float(before) if goal.most is not None else float(before) / goal.value

@@ -15,7 +15,7 @@ ROWS, TREES, DEPTH, FEATURES, BINS = 200_000, 100, 8, 5, 64
 
 
 def federation(X: np.ndarray, y: np.ndarray, sites: int) -> Federation:
-    """Deal rows out to sites."""
+    """Distribute rows to sites."""
     place = np.arange(len(y)) % sites
     tables = {f"site{i:02}": (X[place == i], y[place == i]) for i in range(sites)}
     return sv.federate_rows(tables, n_jobs=2)
@@ -27,7 +27,7 @@ def learner(trees: int = TREES) -> Any:
 
 
 def memory_job(name: str) -> tuple[Any, Any]:
-    """Give the wide table: 300 rows of 20,000 columns at five sites, made and trained in one process."""
+    """Return the wide table: 300 rows of 20,000 columns at five sites, made and trained in one process."""
     X = np.random.default_rng(0).normal(size=(300, 20_000)).astype(np.float32)
     y = (X[:, :50].sum(axis=1) > 0).astype(np.int64)
 
@@ -41,7 +41,7 @@ def memory_job(name: str) -> tuple[Any, Any]:
 
 
 def coordinator_seconds(sites: int) -> float:
-    """Give the coordinator's own time for a small forest over so many sites."""
+    """Return the coordinator's own time for a small forest over a number of sites."""
     X, y = synthetic(20_000)
     fed = federation(X, y, sites)
     model = learner(20)

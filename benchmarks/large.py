@@ -1,4 +1,4 @@
-"""A table much larger than the memory that it may take: time, peak memory, and whether both grow as they should."""
+"""A table much larger than the memory limit: time, peak memory, and whether both scale as expected."""
 
 import gc
 import json
@@ -39,13 +39,13 @@ def write_table(path: Path, rows: int) -> None:
 
 
 def status(key: str) -> int:
-    """Read a figure of this process's memory."""
+    """Read a value of this process's memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def job(path: str, warm: str, memory: str, folder: str) -> None:
-    """Train in this process, and print what it took."""
+    """Train in this process, and print time and memory."""
 
     def fit(table: str) -> tuple[float, float, str]:
         start = time.perf_counter()
@@ -65,7 +65,7 @@ def job(path: str, warm: str, memory: str, folder: str) -> None:
 
 
 def main() -> None:
-    """Train on each size, each in a process of its own."""
+    """Train on each size, each in a separate process."""
     report = Report(
         "Larger than memory",
         f"One site, {COLUMNS} columns, a Parquet file; {TREES} trees of depth {DEPTH}; memory {MEMORY}. Seconds from "
@@ -80,7 +80,7 @@ def main() -> None:
         for rows in SIZES:
             path = Path(folder) / f"{rows}.parquet"
             write_table(path, rows)
-            # without a limit only the smaller one, to see that the forest is the same
+            # without a limit only the smaller one, to check that the forest is the same
             for memory in (MEMORY, "") if rows == SIZES[0] else (MEMORY,):
                 code = f"import benchmarks.large as m; m.job({str(path)!r}, {str(warm)!r}, {memory!r}, {folder!r})"
                 out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

@@ -20,7 +20,7 @@ BEYOND_CACHE = 1 << 28
 
 
 class Profile:
-    """Processor time of the parts of a fit; of counting, also by level of the trees, and how many values were counted.
+    """CPU time of the parts of a fit; for counting, also by level of the trees, with the number of counted values.
 
     The functions that a fit calls are replaced by ones that time them.
     """
@@ -78,7 +78,7 @@ def _add_ones(places: np.ndarray, out: np.ndarray) -> None:
 
 @njit(nogil=True)
 def _read_and_add(codes: np.ndarray, y: np.ndarray, rows: np.ndarray, begin: np.ndarray, out: np.ndarray) -> None:
-    """Add to the histograms, side by side, of the first columns; two places a bin."""
+    """Add to the histograms, side by side, of the first columns; two counters per bin."""
     for i in range(rows.shape[0]):
         at = begin[i] + y[rows[i]]
         for j in range(FEATURES):
@@ -86,14 +86,14 @@ def _read_and_add(codes: np.ndarray, y: np.ndarray, rows: np.ndarray, begin: np.
 
 
 def bare_updates(n_bytes: int) -> float:
-    """Return how many additions to random places of an array a second a loop makes that does nothing else."""
+    """Return the additions per second, at random positions of an array, of a loop that does nothing else."""
     out = np.zeros(n_bytes // 4, np.int32)
     places = np.random.default_rng(0).integers(0, len(out), BARE_UPDATES).astype(np.uint32)
     return BARE_UPDATES / _least(lambda: _add_ones(places, out))
 
 
 def reading_updates(n_bytes: int) -> float:
-    """Return the same of a loop that reads a row's number, node, class and values for its additions, as a fit does."""
+    """Return the same for a loop that reads a row's number, node, class and values for its additions, as a fit does."""
     rng, out = np.random.default_rng(0), np.zeros(n_bytes // 4, np.int32)
     codes, y = rng.integers(0, BINS, (ROWS, 30)).astype(np.uint8), rng.integers(0, 2, ROWS).astype(np.uint16)
     rows = np.flatnonzero(rng.random(ROWS) < 0.632).astype(np.uint32)
@@ -128,7 +128,7 @@ def main() -> None:
     for turn in range(TURNS):
         profile.seconds.clear(), profile.by_level.clear(), profile.updates.clear()
         grow()
-        # the least of several turns, part by part: what else the machine does only adds
+        # the minimum of several runs, part by part, because other load only adds time
         parts = Counter({k: v if turn == 0 else min(v, parts[k]) for k, v in profile.seconds.items()})
         fills = {k: min(v, fills.get(k, v)) for k, v in profile.by_level.items()}
     report = Report(

@@ -24,7 +24,7 @@ STEPS = {
 
 
 def main() -> None:
-    """Measure and report, in seconds of work: the machine may have other things to do."""
+    """Measure and report, in CPU seconds, because the machine may be busy."""
     ids = np.random.default_rng(0).permutation(2**40 + np.arange(3 * ROWS // 2))
     tables = {
         "bank": pl.DataFrame({"id": ids[:ROWS], "a": np.zeros(ROWS), "label": np.arange(ROWS) % 2}),

@@ -32,7 +32,7 @@ PHE_ROWS = 25
 
 @dataclass
 class Level:
-    """Rows in nodes, and the features that those ask for."""
+    """Rows in nodes, and the requested features of these."""
 
     key: PrivateKey
     lanes: Lanes
@@ -46,7 +46,7 @@ class Level:
 
     @property
     def asked(self) -> AskedHistograms:
-        """The histograms that nodes ask for."""
+        """The requested histograms of nodes."""
         return AskedHistograms(self.features, self.n_bins)
 
     def sum(self, rows: EncryptedRows, masks: Masks, n_jobs: int | None = None) -> tuple[np.ndarray, Any]:
@@ -66,7 +66,7 @@ class Level:
         return read_sums(self.key, self.lanes, self.asked, counts, sums, sizes, totals, n_jobs)
 
     def plain(self) -> np.ndarray:
-        """Make the histograms from the labels themselves."""
+        """Compute the histograms from the labels directly."""
         bases = fill_bases(self.features, self.n_bins)
         hist = np.zeros((bases[-1, 0], 2), np.int64)
         for node, (a, b) in enumerate(zip(self.cuts[:-1], self.cuts[1:], strict=True)):
@@ -77,7 +77,7 @@ class Level:
 
 
 def make_level(key: PrivateKey, rows: int, trees: int, share: float, nodes: int, n_sampled: int) -> Level:
-    """Draw rows of two classes and deal a share of them out to the nodes of each tree."""
+    """Generate rows of two classes and assign a share of them to the nodes of each tree."""
     rng = np.random.default_rng(nodes)
     used = int(share * rows)
     return Level(
@@ -111,14 +111,14 @@ class Phe:
         self.rows = [of_class[m][i % len(of_class[m])] for i, m in enumerate(self.plain)]
 
     def encrypt(self) -> float:
-        """Give the seconds a row takes."""
+        """Return the seconds per row."""
         start = time.perf_counter()
         for m in self.plain[:PHE_ROWS]:
             self.public.encrypt(m)
         return (time.perf_counter() - start) / PHE_ROWS
 
     def histograms(self) -> list[int]:
-        """Add up, pack, hide, decrypt."""
+        """Add up, pack, mask, decrypt."""
         level, packed = self.level, []
         cells = list_cells(level.plain().sum(axis=1), level.asked, level.lanes)
         nodes, columns = np.nonzero(level.features >= 0)
@@ -138,7 +138,7 @@ class Phe:
 
 
 def tree_costs(key: PrivateKey) -> dict[str, float]:
-    """Time what a tree of a forest takes: its share of encrypting, and of all levels at two parties."""
+    """Time the parts of a tree of a forest: its share of encrypting, and of all levels at two parties."""
     clock = time.perf_counter
     first = make_level(key, ROWS, 1, 1.0, 1, 1)
     start = clock()
@@ -163,7 +163,7 @@ def tree_costs(key: PrivateKey) -> dict[str, float]:
 
 
 def against_phe(key: PrivateKey, n_rows: int = 8000) -> dict[str, list[float]]:
-    """Time encryption, seconds a row, and a level's packed histograms, beside phe on the same rows."""
+    """Time encryption, in seconds per row, and a level's packed histograms, beside phe on the same rows."""
     level = make_level(key, n_rows, 1, 1.0, 16, FEATURES)
     rows, masks = receive_rows(key.public, level.lanes, encrypted(level)), Masks(key.public)
     counts, sums = level.sum(rows, masks)
@@ -191,7 +191,7 @@ def against_phe(key: PrivateKey, n_rows: int = 8000) -> dict[str, list[float]]:
 
 
 def phe_goals(times: dict[str, list[float]]) -> list[Goal]:
-    """Say how much faster than phe."""
+    """Return the speed-up over phe."""
     return [
         Goal("encryption, times faster than phe", ratio(times, "encrypt, phe", "encrypt")[0], least=10),
         Goal("packed histograms, times faster than phe", ratio(times, "histograms, phe", "histograms")[0], least=5),

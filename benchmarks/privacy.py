@@ -11,10 +11,10 @@ from benchmarks.common import Goal, Report, interleave, ratio, synthetic
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES, federation, learner
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Reply, Total, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import MaskedPart, Turn
@@ -37,13 +37,13 @@ class Count(Total[Counters], frozen=True, kw_only=True):
 
 @answers(Count)
 def count(site: Site, request: Count) -> Counters:
-    """Give what the site was made with."""
+    """Return what the site was made with."""
     values: np.ndarray = site.source
     return Counters(values=values)
 
 
 class Watched(InProcess):
-    """Takes the time of every site's answers; two sites fall silent after they have given their keys."""
+    """Takes the time of every site's replies; two sites fail after they have sent their keys."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -52,7 +52,7 @@ class Watched(InProcess):
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Answer in turn, under a stopwatch."""
+        """Reply in turn, under a stopwatch."""
         for site in messages:
             start = time.process_time()
             answers_ = list(super().deliver({site: messages[site]}, verb, timeout))
@@ -63,7 +63,7 @@ class Watched(InProcess):
 
 
 def forests(X: np.ndarray, y: np.ndarray) -> dict[str, Federation]:
-    """Make three federations of the same sites, which sum differently."""
+    """Make three federations of the same sites with different kinds of sums."""
     made = {}
     ways: dict[str, tuple[Any, Any]] = {
         "trusted": (TrustedSums(), None),
@@ -95,7 +95,7 @@ def lossy_sum(most: int | None) -> tuple[float, float]:
 
 
 def stream_speed() -> float:
-    """Give the bytes of masks a second, one thread."""
+    """Return the bytes of masks per second, with one thread."""
     words, seeds = np.zeros(1 << 20, np.uint64), [bytes([i]) * 32 for i in range(10)]
     mask(words, seeds, [])
     start = time.process_time()
@@ -104,7 +104,7 @@ def stream_speed() -> float:
 
 
 def noise_seconds(sharers: int) -> float:
-    """Give the seconds that noise for many counters takes: all of it at a site, or one of so many shares."""
+    """Return the seconds for the noise of many counters: all of it at one site, or one of several shares."""
     noise, counters = Noise(SENSITIVITY, 1.0, sharers), np.zeros(COUNTERS, np.int64)
     noise.add(counters[:1000])
     start = time.process_time()

@@ -12,7 +12,7 @@ from benchmarks.common import Goal, Report, whole_peak
 
 SITES = (10, 50, 100, 200)
 ROWS, COLUMNS, TREES, DEPTH = 100, 10, 10, 6
-MOST_SECONDS = 20.0
+MOST_SECONDS = 20.0  # of processors: the clock depends on what else the machine does
 MOST_MEMORY = 80.0
 
 PROGRAM = "nvflare.private.fed.app.client.worker_process"
@@ -31,7 +31,7 @@ def tables(sites: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def measure(sites: int) -> dict[str, float]:
-    """Train over so many sites: seconds of the clock and of processors, and the whole process's peak of memory."""
+    """Train over a number of sites: wall-clock seconds, CPU seconds, and the whole process's peak of memory."""
     few = sv.federate_rows(tables(3), sums="masked")
     sv.HistogramForest(n_estimators=2, max_depth=2).fit(few)  # kernels are compiled
     fed = sv.federate_rows(tables(sites), sums="masked")
@@ -46,7 +46,7 @@ def measure(sites: int) -> dict[str, float]:
 
 
 def in_own_process(sites: int) -> dict[str, float]:
-    """Measure in a process of its own."""
+    """Measure in a separate process."""
     words = [sys.executable, "-m", "benchmarks.sites", str(sites)]
     return dict(json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
 
@@ -78,12 +78,12 @@ def main() -> None:
     Report(
         "Many sites",
         f"{ROWS} x {COLUMNS} rows a site, {TREES} trees of depth {DEPTH}, masked sums, all sites in one process. "
-        "Memory is the peak of the whole process. Every site seals for every other a share of each of its masks, so "
-        "bytes grow with the square of the sites times the neighbours with whom a site shares masks.",
+        "Memory is the peak of the whole process. Every site seals for a third of the others a share of each of its "
+        "masks, so bytes grow with the square of the sites times the neighbours with whom a site shares masks.",
         ["sites", "s", "processor s", "MB", "sent by a site, MB"],
         rows,
         [
-            Goal("200 masked sites, seconds", found[200]["seconds"], most=MOST_SECONDS),
+            Goal("200 masked sites, processor seconds", found[200]["processor"], most=MOST_SECONDS),
             Goal("a site's process that waits for a job, MB beyond FLARE's", ready - empty, most=MOST_MEMORY),
         ],
         [f"A site's process: {ready:.0f} MB (proportional set size); FLARE's alone: {empty:.0f} MB."],

@@ -1,4 +1,4 @@
-"""How long does a newcomer wait: the very first forest, which compiles the kernels, and the next process's?"""
+"""How long does a new user wait: the very first forest, which compiles the kernels, and the next process's?"""
 
 import os
 import subprocess

@@ -11,7 +11,7 @@ from silvan.federation.message import Envelope
 
 
 class Stopwatch:
-    """Splits the sites' time by kind of message; what is left is the coordinator's."""
+    """Splits the sites' time by kind of message; the rest is the coordinator's."""
 
     def __init__(self, fed: Federation) -> None:
         self.seconds: Counter[str] = Counter()

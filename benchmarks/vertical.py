@@ -1,4 +1,4 @@
-"""What does it cost that columns stay with their parties, and what that labels are encrypted?"""
+"""What does it cost that columns stay with their parties, and that labels are encrypted?"""
 
 import os
 import time
@@ -36,7 +36,7 @@ STEPS = {
 
 
 def federation(rows: int, parties: int, labelled: bool = True) -> Federation:
-    """Deal the columns of the usual table out, the label to the first party."""
+    """Distribute the columns of the usual table, the label to the first party."""
     X, y = synthetic(rows)
     id_ = pl.Series("id", np.random.default_rng(0).permutation(rows))
     tables = {}
@@ -48,7 +48,7 @@ def federation(rows: int, parties: int, labelled: bool = True) -> Federation:
 
 
 def learner(trees: int = TREES, depth: int = DEPTH, kind: type = sv.VerticalForest, **more: Any) -> Any:
-    """Make the learner under test, or the same of the joined table."""
+    """Create the learner under test, or the equivalent on the joined table."""
     return kind(trees, max_depth=depth, max_features=FEATURES, max_bins=BINS, **more)
 
 
@@ -105,7 +105,7 @@ def encrypted(report: Report) -> None:
     fed = federation(SECRET_ROWS, 2)
     plain = learner(SECRET_TREES, SECRET_DEPTH).fit(fed)
     secret = {"labels": "encrypted", "key_bits": BITS}
-    learner(1, 1, **secret).fit(federation(500, 2))  # compiles; other rows, or the labels would have been sent before
+    learner(1, 1, **secret).fit(federation(500, 2))  # compiles; other rows, so that no labels are reused
     holder = fed.party(fed.label_holder or "")
     key_seconds = _timed(lambda: private_key(holder, BITS))
     watch = Stopwatch(fed)
@@ -142,7 +142,7 @@ def encrypted(report: Report) -> None:
 
 
 def predictions(report: Report) -> None:
-    """Score rows in one round and node by node, over trees, depth and rows, as Figs 6 to 8."""
+    """Score rows in one round and node by node, for several trees, depths and rows, as in Figs 6 to 8."""
     fed = federation(SCORED, 2)
     lines = [
         "Prediction in one round against the classical way, node by node (two parties in one process; between machines "

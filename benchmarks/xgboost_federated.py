@@ -1,4 +1,4 @@
-"""XGBoost's own federated mode, as a peer: a server and one process a worker, on loopback."""
+"""XGBoost's own federated mode, as a peer: a server and one process per worker, on loopback."""
 
 import multiprocessing
 import socket
@@ -16,7 +16,7 @@ TREES, DEPTH, FEATURES, BINS = 100, 8, 5, 64
 def run(rows: int, workers: int, by_columns: bool = False) -> float:
     """Train the benchmark's forest over worker processes; seconds from binning to the last tree.
 
-    Workers have some of the rows each, or some of the columns, the first one the label.
+    Each worker has some of the rows, or some of the columns; the first one has the label.
     """
     context = multiprocessing.get_context("spawn")
     with socket.socket() as probe:

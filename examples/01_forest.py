@@ -1,4 +1,4 @@
-"""One table, one forest: fit, judge, explain, save.
+"""One table, one forest: fit, evaluate, explain, save.
 
 Run it with ``python examples/01_forest.py``.
 """

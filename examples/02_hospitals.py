@@ -1,16 +1,16 @@
-"""Four hospitals with their own rows: does joining help each of them, by more than noise?
+"""Four hospitals with their own rows: does joining help each of them significantly?
 
-The heart disease data comes with the package (920 patients, UCI, CC BY 4.0). Every patient is judged ten times, by
-models that have not seen them; it takes about a minute.
+The heart disease data comes with the package (920 patients, UCI, CC BY 4.0). Every patient is evaluated ten times, by
+models that were not trained on that patient; it takes about a minute.
 """
 
 import silvan as sv
 
 fed = sv.federate_rows(sv.datasets.heart_disease(), site="hospital", label="disease")
 learners = {
-    "histogram": sv.HistogramForest(),  # one forest, that of all rows in one place
-    "merged": sv.MergedForest(),  # sites' own trees put together
-    "BOFRF": sv.BOFRF(n_estimators=50),  # sites' own trees, weighed by how they do at all sites
+    "histogram": sv.HistogramForest(),  # one forest, equal to that of the pooled rows
+    "merged": sv.MergedForest(),  # the local trees of all sites, merged
+    "BOFRF": sv.BOFRF(n_estimators=50),  # local trees, weighted by their performance at all sites
 }
 found = sv.compare(fed, learners, repeats=10)
 print(found)

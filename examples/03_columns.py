@@ -1,7 +1,7 @@
-"""A clinic and a laboratory know different things about the same patients, and neither may pass them on.
+"""A clinic and a laboratory have different data about the same patients, and neither may pass them on.
 
-The breast cancer data of scikit-learn: the clinic has the diagnosis and ten measurements, the laboratory twenty others.
-Each has patients that the other has not. Run it with ``python examples/03_columns.py``.
+The breast cancer data of scikit-learn: the clinic has the diagnosis and ten measurements, the laboratory twenty
+others. Each has patients that the other lacks. Run it with ``python examples/03_columns.py``.
 """
 
 import importlib.util
@@ -23,16 +23,16 @@ old, new = everybody[:500], everybody[500:]
 
 
 def clinic(table: pl.DataFrame) -> pl.DataFrame:
-    """Give what the clinic knows."""
+    """Return the clinic's columns."""
     return table.select("patient", *X.columns[:10], "diagnosis")
 
 
 def laboratory(table: pl.DataFrame) -> pl.DataFrame:
-    """Give what the laboratory knows, in an order of its own."""
+    """Return the laboratory's columns, in another order."""
     return table.select("patient", *X.columns[10:]).sample(fraction=1.0, shuffle=True, seed=1)
 
 
-# -- who is known to both? Ids are compared as keyed hashes, and nobody is shown one
+# -- which patients are in both tables? Ids are compared as keyed hashes, and nobody sees one
 tables = {"clinic": clinic(old[:460]), "laboratory": laboratory(old[20:])}
 fed = sv.federate_columns(tables, id="patient", label="diagnosis", test=0.3)
 n_train, n_test = len(fed.columns.training), len(fed.columns.test)
@@ -58,9 +58,9 @@ with pl.Config(
     for model in (forest, linear):
         print(f"{type(model).__name__}:\n{model.evaluate(fed).select(figures)}\n")
 
-# -- new patients, by id; of five the laboratory knows nothing yet
+# -- new patients, by id; the laboratory does not have five of them yet
 tables = {"clinic": clinic(new).drop("diagnosis"), "laboratory": laboratory(new[5:])}
-arrived = sv.federate_columns(tables, id="patient", match="keyed")  # rows not in common are to be known, too
+arrived = sv.federate_columns(tables, id="patient", match="keyed")  # also predict rows that are not in common
 replies = forest.predict(arrived, incomplete=True)
 right = replies.join(new.select("patient", "diagnosis"), on="patient").select(
     pl.col("prediction") == pl.col("diagnosis")

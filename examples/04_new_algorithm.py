@@ -1,7 +1,7 @@
 """A new algorithm in forty lines: naive Bayes across sites, from one sum of counts.
 
-The three parts that every algorithm has, in the order in which they are read: messages, the site's half, the
-coordinator's half. CONTRIBUTING.md walks through it. Run it with ``python examples/04_new_algorithm.py``.
+The three parts of every algorithm, in reading order: messages, the site's half, the coordinator's half. CONTRIBUTING.md
+walks through it. Run it with ``python examples/04_new_algorithm.py``.
 """
 
 import numpy as np
@@ -65,7 +65,7 @@ def fit(federation: Federation, max_bins: int = 16) -> tuple[Bins, np.ndarray, n
 
 
 def main() -> None:
-    """Learn from three hospitals and judge on rows that nobody has."""
+    """Train on three hospitals and evaluate on new rows."""
     X, y = load_breast_cancer(return_X_y=True)
     fed = sv.federate_rows({f"hospital {k}": (X[k:400:3], y[k:400:3]) for k in range(3)}, sums="masked")
     bins, shares, prior = fit(fed)

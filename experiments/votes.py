@@ -17,7 +17,7 @@ TABLES = {"breast cancer": load_breast_cancer, "digits": load_digits, "wine": lo
 
 
 def measure(X: np.ndarray, y: np.ndarray, n_trees: int, seed: int) -> list[float]:
-    """Return accuracies and log losses of means and of votes, and the share of rows whose votes are tied."""
+    """Return accuracies and log losses of means and of votes, and the share of rows with tied votes."""
     a, b, ya, yb = train_test_split(X, y, test_size=0.3, stratify=y, random_state=seed)
     forest = sv.ForestClassifier(n_trees, random_state=seed).fit(a, ya).forest_
     total = tally(forest, np.ascontiguousarray(b, np.float32), forest.weights)

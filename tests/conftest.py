@@ -1,7 +1,6 @@
-"""What all tests share: compiled kernels, randomness, the order of tests, and which of them take long.
+"""Shared by all tests: compiled kernels, randomness, the order of tests, and which tests take long.
 
-Compiled kernels are kept in a folder that is named by the text of all files with kernels, so that those of several
-branches are there.
+The folder of compiled kernels is named by a hash of all kernel files, so that several versions can coexist.
 """
 
 import gc
@@ -71,7 +70,7 @@ They have the mark ``long``, and ``make check`` leaves them out.
 """
 
 
-# -- hypothesis: the same examples in every run, or others each time (`make explore`)
+# -- hypothesis: the same examples in every run, or new ones each time (`make explore`)
 
 settings.register_profile("silvan", deadline=None, derandomize=True, database=None)  # kernels compile when called
 settings.register_profile("explore", deadline=None, max_examples=1000)
@@ -86,7 +85,7 @@ def _exploring(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin each test with the same random bytes; fixtures for a whole file have the same in whichever test of it."""
+    """Starts each test with the same random bytes; fixtures of a file get the same bytes whichever test runs first."""
     for mark in item.iter_markers("needs"):
         needs.skip_without(*mark.args)
     _seed(item, item.path.name)
@@ -94,7 +93,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Go on with those of the test itself."""
+    """Continues with the random bytes of the test itself."""
     _seed(item, item.nodeid)
 
 
@@ -103,7 +102,7 @@ def _seed(item: pytest.Item, name: str) -> None:
     randomness.begin(None if system else name)
 
 
-# -- the command line, whose commands are made once and not each time that one is run
+# -- the command line, whose commands are built once and not for each run
 
 typer.testing._get_command = cache(typer.testing._get_command)
 
@@ -112,9 +111,9 @@ typer.testing._get_command = cache(typer.testing._get_command)
 
 
 def _use_compiled_kernels() -> None:
-    """Have numba keep compiled kernels in a folder of their own for this state of the sources.
+    """Makes numba keep compiled kernels in a folder for this state of the sources.
 
-    Unless SILVAN_COMPILED says where: whoever sets it knows when sources are the same (``tools/mutants.py``).
+    SILVAN_COMPILED overrides this: whoever sets it knows when sources are the same (``tools/mutants.py``).
     """
     given = os.environ.get("SILVAN_COMPILED")
     folder = COMPILED / digest_of_kernels() if given is None else Path(given)
@@ -127,14 +126,14 @@ def _use_compiled_kernels() -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-os.environ.setdefault("SILVAN_READY_PROCESS", "off")  # federations of tests run a study or two and are gone
+os.environ.setdefault("SILVAN_READY_PROCESS", "off")  # federations of tests run one or two studies and are gone
 
-if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have it from the process that started them
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit it from the process that started them
     _use_compiled_kernels()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare for several processes: those that begin with all tests at once would compile the same kernels."""
+    """Prepares for several processes, which would otherwise all compile the same kernels at the start."""
     config.addinivalue_line("markers", "needs(name): is skipped where that is missing, see helpers/needs.py")
     config.addinivalue_line("markers", "long: takes long; `make check` leaves it out")
     config.addinivalue_line("markers", "system_randomness: draws from the operating system, and may fail by chance")
@@ -161,12 +160,12 @@ def _places() -> dict[Path, int]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even read files that `make check` leaves out."""
+    """Does not even read files that `make check` leaves out."""
     return (config.option.markexpr == "not long" and collection_path in _places()) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long."""
+    """Runs the files that take long first."""
     places = _places()
     unknown = [str(path) for path in places if not path.exists()]
     if unknown:
@@ -178,7 +177,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector leave out what is there before the first test: millions of objects that stay."""
+    """Makes the garbage collector ignore what exists before the first test: millions of objects that stay."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -186,7 +185,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give a file's tests to one process, so that what they share is made once; files in the order of above."""
+    """Gives all tests of a file to one process, so that shared fixtures are made once; files in the order above."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):

@@ -66,7 +66,7 @@ def outcome(backend, learner, task):
 CASES = [
     *((backend, learner, "binary") for backend in ("cold", "shuffled") for learner in LEARNERS),
     *((backend, name, "number") for backend in ("cold", "shuffled") for name in ("histogram", "merged", "bofrf")),
-    # replies that come in any order come reversed as well, and what waits for them knows no learner
+    # replies in any order include reversed ones, and the waiting code knows no learner
     *((backend, name, "binary") for backend in ("reversed", "in time") for name in ("histogram", "merged", "bofrf")),
 ]
 
@@ -77,7 +77,7 @@ def test_same_outcome(backend, learner, task):
 
 
 def test_a_cold_site_remembers_nothing():
-    """The test above, tested: a cold site is another object for every message, and only its store lives on."""
+    """Shows that the test above can fail: a cold site is a new object for every message; only its store survives."""
     fed = federate(parts(table(), 2), cold=True)
     before = fed.site("site 0")
     sv.HistogramForest(n_estimators=2, max_depth=2).fit(fed)
@@ -87,6 +87,6 @@ def test_a_cold_site_remembers_nothing():
     assert "frame" not in vars(before.rebuilt())
 
 
-def test_learners_are_told_apart():
+def test_learners_are_distinguished():
     hashes = {repr(outcome("warm", name, "binary")["forests"]) for name in LEARNERS}
     assert len(hashes) == len(LEARNERS)

@@ -17,7 +17,7 @@ def found():
     return fed, sv.compare(fed, learners, repeats=2)
 
 
-def test_a_line_for_each_site_and_model(found):
+def test_one_line_per_site_and_model(found):
     _, got = found
     assert got.frame.select("site", "model").rows() == [
         (site, model) for site in ("site 0", "site 1", "site 2", "all") for model in ("local", "merged", "exact")
@@ -28,7 +28,7 @@ def test_a_line_for_each_site_and_model(found):
     assert got.frame.filter(pl.col("best"))["site"].to_list() == ["site 0", "site 1", "site 2"]
 
 
-def test_figures_are_the_means_of_the_splits(found):
+def test_metrics_are_means_over_splits(found):
     _, got = found
     by_hand = got.splits.group_by("site", "model").agg(pl.col("auc").mean())
     for row in by_hand.iter_rows(named=True):
@@ -42,12 +42,12 @@ def test_figures_are_the_means_of_the_splits(found):
     assert middle == pytest.approx(line["gain"])
 
 
-def test_what_is_used_is_never_worse_beyond_noise(found):
+def test_the_model_in_use_is_never_significantly_worse(found):
     used = found[1].frame.filter(pl.col("best"))
     assert "lost" not in used["certainty"].to_list()
 
 
-def test_it_is_the_same_again(found):
+def test_comparisons_are_reproducible(found):
     fed, got = found
     again = sv.compare(fed, [sv.MergedForest(n_estimators=6, max_depth=3)], repeats=2)
     ours = got.frame.filter(pl.col("model") == "merged").drop("model", "best")
@@ -55,7 +55,7 @@ def test_it_is_the_same_again(found):
 
 
 def test_a_split_is_what_federating_its_rows_gives(found):
-    """Nothing of one split is left in the next."""
+    """Nothing of one split remains in the next."""
     _, got = found
     learner = sv.HistogramForest(n_estimators=6)
     alone = sv.compare(federate(parts(table(n=150), 3), test=0.25), {"exact": learner}, repeats=2)
@@ -82,7 +82,7 @@ def test_long_names_and_numbers_print_within_80_columns():
     assert "nan" not in text
 
 
-def test_what_moved_is_counted():
+def test_traffic_is_counted():
     fed = federate(parts(table(n=60), 2), test=0.5)
     before = sum(fed.traffic.values())
     sv.compare(fed, [sv.MergedForest(n_estimators=2, max_depth=2)], repeats=1)
@@ -101,7 +101,7 @@ def test_what_moved_is_counted():
         ([sv.MergedForest()] * 8, "between 1 and 7, got 8"),
     ],
 )
-def test_what_cannot_be_compared(found, learners, said):
+def test_invalid_comparisons(found, learners, said):
     with pytest.raises(sv.InputError, match=said):
         sv.compare(found[0], learners)
 
@@ -140,7 +140,7 @@ def test_a_site_left_out_is_evaluated_by_models_of_the_others():
         assert found.frame.filter(site="all", model=name)["auc"].item() == pytest.approx(by_site.mean())
 
 
-def test_a_site_left_out_has_nothing_to_gain_on():
+def test_a_site_left_out_has_no_local_model():
     found = sv.compare(federate(parts(table(n=90), 3)), [sv.HistogramForest(n_estimators=3)], split="sites")
     assert found.frame["gain"].null_count() == len(found.frame)
     text = str(found)

@@ -1,4 +1,4 @@
-"""The tables that come with the package."""
+"""The tables in the package."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import polars as pl
 from silvan import datasets
 
 
-def test_income_comes_along():
+def test_income_is_packaged():
     frame = datasets.income()
     assert frame.shape == (2400, 11)
     assert (frame.columns[0], frame.columns[-1]) == ("employer", "above_50k")
@@ -26,7 +26,7 @@ def test_income_comes_along():
         assert word in note
 
 
-def test_heart_disease_comes_along():
+def test_heart_disease_is_packaged():
     frame = datasets.heart_disease()
     assert frame.shape == (920, 15)
     assert frame.columns[0] == "hospital"

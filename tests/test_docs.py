@@ -1,4 +1,4 @@
-"""The README's code runs, links lead somewhere, and all of every public name is documented, with examples that hold."""
+"""The README's code runs, links work, and every public name is documented, with examples that pass."""
 
 import doctest
 import importlib.util
@@ -34,7 +34,7 @@ def blocks(page, language):
     ids=lambda page: page.name,
 )
 def test_code_runs(page, tmp_path, monkeypatch, capsys):
-    """As it is written: the blocks of a page one after the other, in an empty folder."""
+    """As written: the blocks of a page one after the other, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks(page, "python"):
@@ -42,7 +42,7 @@ def test_code_runs(page, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_work(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
@@ -55,7 +55,7 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_name_headings_that_are_there(page):
+def test_links_name_existing_headings(page):
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text()):
         other = (page.parent / target) if target else page
         assert anchor in anchors(other), f"{page.name} links to {target}#{anchor}"
@@ -66,12 +66,12 @@ def test_every_public_name_is_in_the_list_of_the_interface():
 
 
 def named_tests(text):
-    """Files and functions of tests that a page names as what holds a claim."""
+    """Files and functions of the tests that a page names."""
     return re.findall(r"(tests/[\w/]+\.py)::(\w+)", text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_tests_that_a_page_names_are_there(page):
+def test_tests_named_in_pages_exist(page):
     for file, name in named_tests(page.read_text()):
         assert (ROOT / file).exists(), f"{page.name} names {file}"
         assert f"def {name}(" in (ROOT / file).read_text(), f"{page.name} names {file}::{name}"
@@ -83,7 +83,7 @@ public = pytest.mark.parametrize("name", silvan.__all__)
 
 
 def entries(text, section):
-    """Names that a section of a docstring in numpy's style has entries for."""
+    """The entries in a section of a numpy-style docstring."""
     found = re.search(rf"^{section}\n-+\n(.*?)(?=^[A-Z]\w*\n---|\Z)", inspect.cleandoc(text), re.S | re.M)
     lines = [line for line in (found[1].splitlines() if found else []) if line and line[0] != " "]
     return {name for line in lines for name in line.split(" : ")[0].split(", ")}
@@ -107,7 +107,7 @@ def test_public_names():
 
 
 def test_what_completion_offers():
-    """Public names, and of a learner its methods, parameters and results; nothing of how it is made."""
+    """Public names; for a learner its methods, parameters and results, but no internals."""
     assert {name for name in dir(silvan) if not name.startswith("__")} == {*silvan.__all__, "datasets"}
     model = silvan.HistogramForest()
     offered = {name for name in dir(model) if not name.startswith("_")}
@@ -176,7 +176,7 @@ def writer():
     return module
 
 
-def test_the_map_is_true():
+def test_the_map_is_current():
     tool = writer()
     page = tool.PAGE.read_text(encoding="utf-8")
     assert page == tool.render(page), "run make docs"
@@ -184,7 +184,7 @@ def test_the_map_is_true():
     assert everything <= tool.placed(), "say in LAYERS of tools/write_architecture.py where a new package belongs"
 
 
-def test_the_map_names_files_that_are_there():
+def test_the_map_names_existing_files():
     by_hand = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## All modules")[0]
     named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`", by_hand)
     assert len(named) > 50
@@ -196,8 +196,8 @@ def test_the_map_names_files_that_are_there():
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=lambda page: page.name)
-def test_study_files_are_read(page, tmp_path):
-    """Every key of every TOML block is one that silvan knows; tables that a block names are made up."""
+def test_study_files_in_pages_are_valid(page, tmp_path):
+    """Every key of every TOML block is one that silvan knows; named tables are invented for the test."""
     for k, block in enumerate(blocks(page, "toml")):
         data = tomllib.loads(block)
         if not data.keys() & {"sites", "parties", "table", "learner", "label", "schema", "kinds"}:
@@ -221,7 +221,7 @@ def test_study_files_are_read(page, tmp_path):
 
 
 def command_lines(page):
-    """Commands in indented blocks of a page, as they would be typed."""
+    """Commands in indented blocks of a page, as a user would type them."""
     for line in re.findall(r"^(?: {4}|\$ )(silvan [^\n]+)", page.read_text(), re.M):
         yield shlex.split(re.split(r"\s{2,}|\s#", line)[0])
 
@@ -236,7 +236,7 @@ def find_command(words):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_are_there(page):
+def test_commands_in_pages_exist(page):
     for words in command_lines(page):
         if "|" in "".join(words[1:3]) or any(word in ("COMMAND", "...") for word in words):
             continue  # a list of commands

@@ -1,4 +1,4 @@
-"""Errors carry what they are about, so that no program reads their texts."""
+"""Errors carry their data, so that no program parses their texts."""
 
 import polars as pl
 import pytest
@@ -37,7 +37,7 @@ def test_input_errors_name_the_parameter(make, parameter, given):
     assert parameter in str(caught.value)
 
 
-def test_texts_are_made_of_the_attributes():
+def test_error_texts_use_the_attributes():
     error = SchemaError.wrong("max_depth", expected="at most 8", given="9")
     assert isinstance(error, SchemaError)
     assert str(error) == "max_depth must be at most 8, got '9'"
@@ -46,7 +46,7 @@ def test_texts_are_made_of_the_attributes():
     assert InputError("something else").parameter is None
 
 
-def test_site_errors_keep_what_the_site_reports_apart():
+def test_site_errors_keep_the_sites_report_separate():
     error = SiteError("north", "Describe: the table does not fit", code="schema", owner_hint="where")
     assert str(error) == "site 'north': Describe: the table does not fit; its owner sees where"
     assert (error.site, error.text, error.code) == ("north", "Describe: the table does not fit", "schema")

@@ -22,7 +22,7 @@ def test_an_example_runs(name, said, capsys):
 
 
 def test_the_hospitals_are_compared(capsys, tmp_path):
-    """With one repeat in place of ten, which take a minute."""
+    """With one repeat instead of ten, which take a minute."""
     text = (EXAMPLES / "02_hospitals.py").read_text()
     assert text.count("repeats=10") == 1
     (tmp_path / "hospitals.py").write_text(text.replace("repeats=10", "repeats=1"))

@@ -1,4 +1,4 @@
-"""Studies in a world where everything goes wrong end all the same, and with the same forest.
+"""Studies in a world full of faults end, and with the same forest.
 
 ``SILVAN_FAULT_SEED=n`` replays one schedule, ``SILVAN_FAULTS=n`` sets how many are tried, ``SILVAN_FAULT_FIRST=n`` the
 first of them.
@@ -77,7 +77,7 @@ def rows(seed: int, n: int = 24) -> pl.DataFrame:
     return pl.DataFrame({"dose": dose, "age": age, "ward": ward, "label": label})
 
 
-READ: dict = {True: {}, False: {}}  # sites with a budget keep other rows for tests
+READ: dict = {True: {}, False: {}}  # sites with a budget hold out other test rows
 TABLES = {name: rows(i) for i, name in enumerate(SITES)}
 KEYS = {name: Key(Ed25519PrivateKey.from_private_bytes(bytes([i]) * 32)) for i, name in enumerate(["", *SITES], 1)}
 ROSTER = Roster(KEYS[COORDINATOR].public, {name: KEYS[name].public for name in SITES})
@@ -88,14 +88,14 @@ ROSTER = Roster(KEYS[COORDINATOR].public, {name: KEYS[name].public for name in S
 
 @dataclass(frozen=True)
 class Plan:
-    """What is studied, and how."""
+    """The learner and the settings of a study."""
 
     learner: str
     sums: str
     n_sites: int
     signed: bool
     ledgers: bool
-    agree: bool  # on a schema, by asking
+    agree: bool  # on a schema, by request
     judge: bool
     timeout: float | None
     quorum: int | None
@@ -104,7 +104,7 @@ class Plan:
     def drawn(cls, rng: random.Random) -> "Plan":
         learner = rng.choice(list(LEARNERS))
         private = learner in PRIVATE
-        # clusters may be of two sites, and other sums than trusted ones need three
+        # clusters may have two sites, and only trusted sums allow fewer than three
         sums = "trusted" if learner == "clustered" else rng.choice(("trusted", "ring", "masked"))
         quorum = rng.random() < 0.3 and learner != "clustered"
         return cls(
@@ -124,7 +124,7 @@ class Plan:
 
 
 def build(plan: Plan, world: World, folder: Path) -> None:
-    """Put up the sites."""
+    """Creates the sites."""
     names = SITES[: plan.n_sites]
     if plan.signed:
         world.signers = {name: partial(Signer, name, KEYS[name], ROSTER) for name in ("", *names)}
@@ -154,7 +154,7 @@ def build(plan: Plan, world: World, folder: Path) -> None:
 
 
 def study(plan: Plan, fed) -> list:
-    """Settle on a schema, learn, and judge if that is planned; give all that must come out alike."""
+    """Agrees on a schema, trains, and evaluates if planned; returns everything that must be equal."""
     if plan.agree:
         fed.agreement = agree_on(fed, "label")
     else:
@@ -164,12 +164,12 @@ def study(plan: Plan, fed) -> list:
         model = LEARNERS[plan.learner]().fit(fed)
     hashes = {site: forest.hash for site, forest in model.forests_.items()}
     figures = model.evaluate(fed).rows() if plan.judge else []
-    # rows in one place are there in one process only
+    # baselines on pooled rows exist in one process only
     return [hashes, model.rounds_, [repr(row) for row in figures if row[1] != "pooled"]]
 
 
 def begin(plan: Plan, world: World, journal, name: str = "study") -> Federation:
-    """Start a coordinator that has nothing but its journal."""
+    """Starts a coordinator that has nothing but its journal."""
     world.coordinator_clock = world.rng.uniform(-3, 3)
     sums, _ = make_sums(plan.sums)
     return simulated_federation(world, sums, study=name, journal=journal, quorum=plan.quorum, timeout=plan.timeout)
@@ -177,7 +177,7 @@ def begin(plan: Plan, world: World, journal, name: str = "study") -> Federation:
 
 @cache
 def undisturbed(learner: str, n_sites: int, agreed: bool, judge: bool) -> list:
-    """What comes out where nothing goes wrong: by the engine in one process, sums in the clear."""
+    """The result without faults: in one process, with trusted sums."""
     plan = Plan(learner, "trusted", n_sites, False, False, agreed, judge, None, None)
     fed = sv.federate_rows(
         {name: TABLES[name] for name in SITES[:n_sites]}, test=0.25, n_jobs=1, schema=None if agreed else SCHEMA
@@ -189,7 +189,7 @@ def undisturbed(learner: str, n_sites: int, agreed: bool, judge: bool) -> list:
 
 
 class Witness:
-    """Sees every answer that a site gave, also those that were lost."""
+    """Sees every reply of a site, including lost ones."""
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], bytes] = {}
@@ -212,7 +212,7 @@ class Witness:
         if replies.kind == Missing.__name__:
             return
         first = self.answers.setdefault((node.name, replies.question), replies.body)
-        same = first == replies.body  # pytest would look for the differences of megabytes for minutes
+        same = first == replies.body  # pytest would compare megabytes for minutes
         assert same, f"{node.name} answered {question.kind} in two ways"
         self.left[node.name].add((replies.question, digest(replies.body)))
         request = wire.decode(question.body, HANDLERS[question.kind][0])
@@ -222,7 +222,7 @@ class Witness:
             self._see_opened(wire.decode(question.step.body, Turn))
 
     def _see_opened(self, turn: Turn) -> None:
-        """Own masks of the sites in a sum are opened, and masks shared with the others: never both of one site."""
+        """For each site, opens either its self-mask or the masks shared with it: never both."""
         names = {member.site for member in turn.members}
         own, shared = self.opened[msgspec.json.encode([turn.sum, sorted(names)])]
         own |= set(turn.survivors)
@@ -230,7 +230,7 @@ class Witness:
         assert not own & shared, f"both kinds of shares were opened for {own & shared}"
 
     def check(self, plan: Plan, world: World) -> None:
-        """Look at the books when all is over."""
+        """Checks the records at the end."""
         for name, node in world.nodes.items():
             gate = node.site.outbox
             lines = {(line.question, line.answer) for line in gate.ledger.lines()}
@@ -252,7 +252,7 @@ class Outcome:
 
 
 def run(seed: int) -> Outcome:
-    """Play one schedule."""
+    """Plays one schedule."""
     rng = random.Random(seed)  # noqa: S311
     plan, witness = Plan.drawn(rng), Witness()
     world = World(rng, Weather.drawn(rng), tables=READ[plan.learner in PRIVATE])
@@ -282,7 +282,7 @@ def play(plan: Plan, world: World, witness: Witness) -> Outcome:
             pass
         except RefusedError:
             raise
-        except FederationError as error:  # somebody sees it, and starts the study again
+        except FederationError as error:  # somebody notices, and starts the study again
             world.log.append(f"{world.now:9.3f}  the study stops: {error}")
             world.wait(world.rng.uniform(1, 60))
             stops += 1
@@ -299,7 +299,7 @@ def play(plan: Plan, world: World, witness: Witness) -> Outcome:
         again = study(plan, begin(plan, world, None, "the same again"))
         assert again[0] == outcome[0], "kept answers lead to another forest"
         assert spent == {name: node.site.outbox.budget.spent for name, node in world.nodes.items()}
-    elif not fed.lost:  # with noise there is no telling
+    elif not fed.lost:  # with noise the results differ
         assert outcome == undisturbed(plan.learner, plan.n_sites, plan.agree, plan.judge), "another forest"
     if fed.lost or world.rng.random() < 0.2:
         done = begin(plan, world, journal)
@@ -381,5 +381,5 @@ else:
             with BUGS[bug](), pytest.raises((AssertionError, SilvanError)) as caught:
                 run_all(range(100))
         finally:
-            undisturbed.cache_clear()  # what came out while the bug was there
+            undisturbed.cache_clear()  # the result while the bug was there
         assert "SILVAN_FAULT_SEED" in "".join(caught.value.__notes__)

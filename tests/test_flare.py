@@ -1,7 +1,7 @@
-"""Real sites: three processes with mutual TLS on loopback, killed and started again, one of them with a database.
+"""Real sites: three processes with mutual TLS on loopback, killed and restarted, one of them with a database.
 
-A federation is made once for all tests here. A study takes some ten seconds, most of which FLARE needs to start four
-processes, so one study is asked about several things.
+All tests share a federation. A study takes some ten seconds, most of which FLARE needs to start four processes, so
+several tests look at one study.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ def study(learner, more="", sites=SITES):
 
 
 def in_process(sources, learner, sites=SITES, **settings):
-    """Fit the same in one process; between machines BOFRF re-estimates leaves by default."""
+    """The same fit in one process; between machines BOFRF re-estimates leaves by default."""
     kind, parameters = LEARNERS[learner]
     parameters = {**parameters, "refit_leaves": True} if kind == "BOFRF" else parameters
     fed = sv.federate_rows({site: sources[site] for site in sites}, test=0.25, **settings)
@@ -94,7 +94,7 @@ def hash_of(run):
 
 
 def wait_until(there, what):
-    """Wait for something that happens in another process."""
+    """Waits for an event in another process."""
     end = time.monotonic() + PATIENCE
     while not there():
         assert time.monotonic() < end, what
@@ -131,7 +131,7 @@ def federation(tmp_path_factory, server):
         hub, members = start_stop.make_local(folder, sources)
     copy = folder / "copy-of-north"
     shutil.copytree(folder / "north", copy)
-    (copy / "site.pid").unlink()  # there is one only where the site runs
+    (copy / "site.pid").unlink()  # it exists only while the site runs
     try:
         process_of(members[-1]).stop()
         yield hub, dict(zip(SITES, members[:-1], strict=True)), sources
@@ -140,7 +140,7 @@ def federation(tmp_path_factory, server):
 
 
 def put_into(server, frame):
-    """Make a table in a database; give its URL."""
+    """Makes a table in a database; returns its URL."""
     columns = ", ".join(
         f'"{name}" {"double precision" if kind == pl.Float64 else "bigint" if kind.is_integer() else "text"}'
         for name, kind in frame.schema.items()
@@ -152,7 +152,7 @@ def put_into(server, frame):
 
 
 class Command:
-    """``silvan study run`` in a process of its own, and what it says."""
+    """``silvan study run`` in its own process, and its output."""
 
     def __init__(self, hub, folder, plan):
         self.plan, self.hub = plan, hub
@@ -172,11 +172,11 @@ class Command:
         self._watchdog.start()
 
     def until(self, text):
-        """Wait until it has said something."""
+        """Waits until it has printed a given text."""
         self._wait(lambda: any(text in line for line in self.said))
 
     def until_round(self, n):
-        """Wait until training has come to a round."""
+        """Waits until training has reached a round."""
 
         def there():
             with contextlib.suppress(OSError):
@@ -197,7 +197,7 @@ class Command:
         self._end()
 
     def done(self):
-        """Wait for the end, and give the run."""
+        """Waits for the end, and returns the run."""
         self._end()
         assert self.process.returncode == 0, "".join(self.said)
         return Run(self.folder)
@@ -218,11 +218,11 @@ class Command:
 
 @dataclasses.dataclass
 class Quiet:
-    """Studies in which nothing goes wrong, of a federation where north's owner must approve each of them."""
+    """Undisturbed studies in a federation where north's owner must approve each of them."""
 
     plans: dict
     runs: dict
-    shown: object  # what north's owner was shown before approving the forest
+    shown: object  # what north's owner saw before approving the forest
     left: bool  # whether anything had left north by then
     approved: object  # what was approved of the forest
     jobs: int  # that the forest took
@@ -230,7 +230,7 @@ class Quiet:
 
 @contextlib.contextmanager
 def with_policy(member, line):
-    """Have jobs that start now find a line more in the site's policy."""
+    """Adds a line to the site's policy for jobs that start now."""
     settings = member.path / "site.toml"
     before = settings.read_text()
     settings.write_text(f"{before.rstrip()}\n{line}\n")
@@ -241,7 +241,7 @@ def with_policy(member, line):
 
 
 def must_approve(member):
-    """Have jobs that start now wait for the site's owner."""
+    """Makes jobs that start now wait for the site's owner."""
     return with_policy(member, "approve = true")
 
 
@@ -251,7 +251,7 @@ def approve(member, plan):
 
 @pytest.fixture(scope="module")
 def quiet(federation, tmp_path_factory):
-    """Run a study that waits for north's owner, and to its end another that was approved before; then approve it."""
+    """Runs a study that waits for north's owner, and another approved one to its end; then approves the first."""
     hub, members, _ = federation
     north, folder = members["north"], tmp_path_factory.mktemp("studies")
     plans = {learner: study(learner, f'sums = "{sums}"\n{MORE.get(learner, "")}') for learner, sums in SUMS.items()}
@@ -277,11 +277,11 @@ def test_same_forest_as_in_one_process(federation, quiet, learner):
     assert record.status == "done"
     assert {row.site for row in record.evaluation} == {*SITES, "all"}
     assert sv.Forest.load(run.file("model.silvan")).hash == hash_of(run)
-    for member in members.values():  # what left is in each site's own ledger
+    for member in members.values():  # each site's own ledger has what left it
         assert any(line.study == quiet.plans[learner].unique_name for line in member.folder.ledger.lines())
 
 
-def test_table_one_is_that_of_one_process(federation, quiet):
+def test_table_one_equals_that_of_one_process(federation, quiet):
     _, _, sources = federation
     here = sv.describe(sv.federate_rows({site: sources[site] for site in SITES}, test=0.25))
     assert quiet.runs["forest"].read().table_one == here
@@ -302,7 +302,7 @@ def test_every_site_has_the_model(federation, quiet, tmp_path):
 
 
 def test_a_site_whose_owner_must_approve(quiet):
-    """The study waits, is shown in plain words, and goes on when the owner agrees."""
+    """The study waits, is shown in plain words, and continues when the owner approves."""
     assert {kind.name for kind in quiet.shown.leaves} >= {
         "CompareLedgers",
         "Describe",
@@ -316,8 +316,8 @@ def test_a_site_whose_owner_must_approve(quiet):
     assert quiet.runs["forest"].read().status == "done"
 
 
-def test_what_columns_do_and_subgroups(federation, quiet):
-    """As the study asked, from messages that the owner was shown."""
+def test_column_effects_and_subgroups(federation, quiet):
+    """As the study asked, from messages that the owner saw."""
     _, members, _ = federation
     record = quiet.runs["forest"].read()
     assert set(record.permutation) == {"age", "dose", "sex", "ward", "noise"}
@@ -335,7 +335,7 @@ def test_what_columns_do_and_subgroups(federation, quiet):
 
 
 def test_two_studies_at_once(federation, quiet):
-    """While one waited for approval, another ran: in one job each, and with one ledger at each site."""
+    """While one waited for approval, another ran: each in one job, with one ledger at each site."""
     _, members, _ = federation
     assert quiet.jobs == 1
     for member in members.values():
@@ -368,7 +368,7 @@ FREE = {"Announce", "CloseStudy", "CompareLedgers", "DealKey", "TakeKey", "KeepR
 
 
 def test_a_private_study(federation):
-    """With budgets at all sites and a secret key of row draws: judged too, and charged what its account says."""
+    """With budgets at all sites and a secret sampling key: also evaluated, and charged as its accounting says."""
     pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     hub, members, _ = federation
     plan = parse_remote_study(PRIVATE)
@@ -389,7 +389,7 @@ def test_a_private_study(federation):
 
 
 def test_a_forest_that_stays_at_its_site(federation, tmp_path):
-    """What sites make of the shared forest and their own rows: the same as in one process, and in no other place."""
+    """Personal forests from the shared forest and a site's rows: the same as in one process, and nowhere else."""
     hub, members, sources = federation
     run = Supervisor(hub, study("auto", 'sums = "masked"')).run_to_end()
     record = run.read()
@@ -426,7 +426,7 @@ def test_a_table_in_a_database(federation, quiet, server):
 
 
 def test_a_site_with_a_foreign_certificate_is_refused(federation, tmp_path):
-    """Signed by somebody else for the same name, it never gets to register."""
+    """Signed by somebody else for the same name, it cannot register."""
     hub, members, _ = federation
     impostor = tmp_path / "impostor"
 
@@ -437,7 +437,7 @@ def test_a_site_with_a_foreign_certificate_is_refused(federation, tmp_path):
     (startup / "client.crt").write_bytes(
         foreign.sign(make_request(make_key(startup / "client.key"), "nowhere"), "nowhere")
     )
-    # its own authority first, by which FLARE looks at its certificate before it tries to connect
+    # its own authority first, with which FLARE checks its certificate before it tries to connect
     (startup / "rootCA.pem").write_bytes(pem(foreign.certificate) + pem(hub.authority.certificate))
     genuine = members["north"].path / "kit" / "startup"
     assert shakes_hands(content.port, genuine, 1.0)
@@ -455,13 +455,13 @@ def test_a_site_with_a_foreign_certificate_is_refused(federation, tmp_path):
 
 
 def tries(kit):
-    """How often a site has tried to connect and was refused, by its log."""
+    """How often a site tried to connect and was refused, by its log."""
     log = kit / "log.txt"
     return log.read_text().count("is closed") if log.exists() else 0
 
 
 def shakes_hands(port, startup, wait):
-    """Whether the server goes on with somebody who shows a certificate, or ends the connection within a time."""
+    """Whether the server accepts somebody with a certificate, or closes the connection in time."""
     context = ssl.create_default_context(cafile=startup / "rootCA.pem")
     context.load_cert_chain(startup / "client.crt", startup / "client.key")
     with socket.create_connection(("localhost", port), timeout=PATIENCE) as plain:
@@ -470,25 +470,25 @@ def shakes_hands(port, startup, wait):
                 secured.settimeout(wait)
                 return secured.recv(1) != b""
         except TimeoutError:
-            return True  # it waits for what we have to say
+            return True  # the server waits for our first message
         except OSError:
             return False
 
 
-# -- much goes wrong
+# -- many failures
 
 
-def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
+def test_a_killed_site_and_a_killed_coordinator(federation, tmp_path):
     """SIGKILL in the middle of a study, first to all processes of a site, then to those of the coordinator.
 
-    What is started again goes on from what was kept, and nothing is different: nobody runs the study again. A site
-    whose table has changed meanwhile says so, and goes on when the rows are back.
+    Restarted processes resume from stored state, with the same result: nobody runs the study again. A site whose table
+    has changed meanwhile says so, and continues when the rows are back.
     """
     hub, members, sources = federation
     plan = study("long", sites=PAIR)
     command = Command(hub, tmp_path, plan)
     command.until_round(2)
-    with must_approve(members["north"]):  # so that the next job goes no further than this one
+    with must_approve(members["north"]):  # so that the next job stops here
         process_of(members["south"]).kill()
         start_site(members["south"])
         command.until("has not approved")
@@ -500,7 +500,7 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
         before = rows.read_bytes()
         pl.read_parquet(rows)[1:].write_parquet(rows)
         approve(members["north"], plan)
-        start_coordinator(hub)  # which goes on with the study by itself
+        start_coordinator(hub)  # which resumes the study by itself
         wait_until(lambda: pending(Run(command.folder)) is None, "the study does not end")
         assert re.search(r"'?south'?.* its table has changed since the study began", supervised(command).error)
         with contextlib.closing(sqlite3.connect(command.folder / JOURNAL)) as journal:
@@ -511,16 +511,16 @@ def test_a_site_and_a_coordinator_that_are_killed(federation, tmp_path):
         run = command.done()
     assert hash_of(run) == in_process(sources, "long", PAIR)
     before = run.read()
-    assert Supervisor(hub, plan).run_to_end().read() == before  # done already: nothing is asked again
+    assert Supervisor(hub, plan).run_to_end().read() == before  # already done: nothing is requested again
 
 
 def supervised(command):
-    """What the coordinator's process wrote of a study."""
+    """What the coordinator's process wrote about a study."""
     return msgspec.json.decode((command.folder / SUPERVISED).read_bytes(), type=Supervised)
 
 
 def test_a_study_that_an_owner_declines(federation):
-    """The reason reaches who runs it, and nothing has left."""
+    """The user who runs the study reads the reason, and nothing has left."""
     hub, members, _ = federation
     north, plan = JoinedSite(members["north"].path), study("forest", "# declined", PAIR)
     with must_approve(north):
@@ -531,10 +531,10 @@ def test_a_study_that_an_owner_declines(federation):
     assert [(line.outcome, line.by) for line in lines] == [("decided", acting_user())]
 
 
-def test_a_site_that_stays_away(federation):
-    """With a quorum the study goes on without it; without one it says who is missing."""
+def test_an_absent_site_in_a_real_federation(federation):
+    """With a quorum the study continues without it; without one it names the missing site."""
     hub, _, sources = federation
-    # it is waited for a second here, and for an hour where the job's own copy of the study says so
+    # the wait is one second here, and an hour where the job's own copy of the study says so
     alone, together = (
         msgspec.structs.replace(study("forest", quorum, (*PAIR, AWAY)), timeout=1.0) for quorum in ("", "quorum = 2")
     )
@@ -545,7 +545,7 @@ def test_a_site_that_stays_away(federation):
     assert AWAY not in {row.site for row in run.read().evaluation}
 
 
-# -- a copy of a site's folder, and a site that is taken out
+# -- a copy of a site's folder, and a removed site
 
 
 def budget_of(folder):
@@ -558,7 +558,7 @@ def ended(folder):
 
 
 def test_a_copy_of_a_site_spends_no_budget_twice(federation, quiet, tmp_path):
-    """Where it runs in place of the site it stops itself; where it runs beside the site, both are stopped."""
+    """A copy in place of the site stops itself; beside the site, both are stopped."""
     hub, members, sources = federation
     north = members["north"]
     copy = north.path.parent / "copy-of-north"  # it was made before the first study
@@ -586,8 +586,8 @@ def test_a_copy_of_a_site_spends_no_budget_twice(federation, quiet, tmp_path):
     )
 
 
-def test_a_site_that_is_taken_out_is_disconnected_at_once(federation):
-    """Its certificate is good for years, and the server takes it no more; the site's owner reads why."""
+def test_a_removed_site_is_disconnected_at_once(federation):
+    """Its certificate is valid for years, but the server no longer accepts it; the site's owner reads why."""
     hub, members, _ = federation
     east = JoinedSite(members["north"].path.parent / AWAY)
     port = hub.read().port

@@ -1,6 +1,6 @@
-"""Parties on machines of their own: three processes that hold columns of the same people, with mutual TLS.
+"""Parties on separate machines: three processes that hold columns of the same people, with mutual TLS.
 
-What needs no process of its own is in deploy/test_parties.py.
+Tests that need no processes are in deploy/test_parties.py.
 """
 
 import json
@@ -36,13 +36,13 @@ PATIENCE = 900.0
 
 
 class PausingSupervisor(Supervisor):
-    """Hands in a job that waits before a question."""
+    """Submits a job that waits before a request."""
 
     coordinator = f"{PausingCoordinator.__module__}.{PausingCoordinator.__qualname__}"
 
 
 def allow_pausing(hub):
-    """Allow the class that pauses, in the server's folder of these tests alone."""
+    """Allows the class that pauses, only in the server's folder of these tests."""
     path = hub.path / "server" / "local" / "resources.json"
     content = json.loads(path.read_text())
     content["class_allow_list"].append(PausingSupervisor.coordinator)
@@ -75,7 +75,7 @@ def approve(members, plan):
 
 
 def test_a_forest_of_columns_whose_party_is_killed_and_its_predictions(federation, tmp_path):
-    """Encoded labels: a party is killed in training, comes back, and the forest is the one of one process."""
+    """Encoded labels: a party is killed in training and returns, and the forest equals that of one process."""
     hub, members = federation
     plan = study("encoded", n_estimators=10, max_depth=5)
     approve(members, plan)
@@ -122,6 +122,6 @@ def test_encrypted_labels(federation, monkeypatch):
     plan = study("encrypted", **settings)
     members[HOLDER].folder.approvals.approve(Approval(study=plan.unique_name, messages=["*"]))
     run = Supervisor(hub, plan).run_to_end()
-    monkeypatch.setattr(encrypted_labels, "TESTING", True)  # a short key for the one to compare with
+    monkeypatch.setattr(encrypted_labels, "TESTING", True)  # a short key for the run to compare with
     model, _ = in_process(parties.tables(), study("encrypted", **settings, key_bits=256))
     assert load_with_shares(run, plan, members).forest_.hash == model.forest_.hash

@@ -1,6 +1,6 @@
-"""A federation that FLARE's own provisioning made: real processes, a job by FLARE's own client, results downloaded.
+"""A federation that FLARE itself provisioned: real processes, a job from FLARE's client, downloaded results.
 
-What goes wrong in such a federation is tried in one process in tests/deploy/test_native.py.
+tests/deploy/test_native.py tries failures of such a federation in one process.
 """
 
 import json
@@ -57,7 +57,7 @@ def wait_for(there, what):
 
 
 def provision(folder):
-    """Have FLARE make the folders of a server, two sites and somebody who submits jobs."""
+    """Makes FLARE create the folders of a server, two sites and an admin who submits jobs."""
     port = free_port()
     server = {"name": SERVER, "type": "server", "org": "hub", "fed_learn_port": port, "admin_port": port}
     lead = {"name": LEAD, "type": "admin", "org": "hub", "role": "lead"}
@@ -73,7 +73,7 @@ def provision(folder):
 
 
 def allow(workspace, kept):
-    """Add the line for FLARE's allow list that docs/flare.md names; and keep the server's jobs in the test's folder."""
+    """Adds the line that docs/flare.md names to FLARE's allow list; keeps the server's jobs in the test's folder."""
     text = (workspace / "local" / "resources.json.default").read_text()
     resources = json.loads(text.replace("/tmp/nvflare", str(kept)))  # noqa: S108  FLARE's own default
     resources["class_allow_list"].append("silvan.deploy.jobs.")
@@ -105,7 +105,7 @@ def workspaces(tmp_path_factory):
             with (folder / f"{who}.log").open("w") as log:
                 process = subprocess.Popen(command, cwd=made / who, stdout=log, stderr=log, start_new_session=True)
             processes.append(process)
-            # the server first: FLARE 2.9 keeps an empty signature if sites come before it has read its certificate
+            # the server first: FLARE 2.9 keeps an empty signature if sites connect before it has read its certificate
             wait_for(lambda one=process: port_in_use("localhost", port) or one.poll() is not None, "no server")
             assert process.poll() is None, (folder / f"{who}.log").read_text()
         yield made
@@ -124,7 +124,7 @@ def log_in(workspaces):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # FLARE's client leaves sockets open
 def test_a_job_that_flares_own_client_submits(workspaces, tmp_path):
-    """The folder that ``silvan study job`` wrote runs, and the download holds the forest of one process."""
+    """The folder written by ``silvan study job`` runs, and the download has the forest of one process."""
     (tmp_path / "study.toml").write_text(STUDY)
     made = CliRunner().invoke(app, ["study", "job", str(tmp_path / "study.toml"), "-o", str(tmp_path / "job")])
     assert made.exit_code == 0, made.output
@@ -151,4 +151,6 @@ def test_a_job_that_flares_own_client_submits(workspaces, tmp_path):
         assert any(line.study == study.unique_name for line in own.folder.ledger.lines())
         kept = Run(own.results_folder(study))
         assert kept.forest().hash == forest.hash
-        assert {row.site for row in kept.read().evaluation} == {site}  # of two sites, over both would tell the other's
+        assert {row.site for row in kept.read().evaluation} == {
+            site
+        }  # with two sites, the total would reveal the other's

@@ -1,7 +1,7 @@
-"""Several rows per person: no learner is evaluated on a person whom it trained on, and all counts are of persons.
+"""Several rows per person: no learner is evaluated on a person in its training set, and all counts are of persons.
 
 In the tables of visits a patient's label is a coin flip and the visits of a patient are nearly alike, so a model that
-learns from one visit of a patient knows the label of the next. A true AUC is 0.5.
+trains on one visit of a patient knows the label of the next. The true AUC is 0.5.
 """
 
 import re
@@ -49,13 +49,13 @@ def federation(grouped=True, test=0.3, seed=0, **options):
 
 
 def auc(model, fed):
-    """The largest AUC over all sites of any model, and how many rows it is of."""
+    """The largest AUC over all sites of any model, and its number of rows."""
     overall = model.evaluate(fed).filter(site="all")
     return overall["auc"].max(), overall["rows"].max()
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_no_learner_knows_the_test_rows(learner):
+def test_no_learner_has_seen_the_test_rows(learner):
     allowed = sv.Policy(messages=("*", "AdaptiveLevel")) if learner == "adaptive" else None
     measured, rows = auc(LEARNERS[learner]().fit(fed := federation(policy=allowed)), fed)
     assert abs(measured - 0.5) < NOISE
@@ -63,13 +63,13 @@ def test_no_learner_knows_the_test_rows(learner):
 
 
 @pytest.mark.parametrize("learner", ["histogram", "merged", "bofrf", "auto"])
-def test_without_groups_the_same_learner_seems_to_know(learner):
+def test_without_groups_the_same_learner_looks_good(learner):
     measured, _ = auc(LEARNERS[learner]().fit(fed := federation(grouped=False)), fed)
     assert measured > 0.9
 
 
 def out_of_bag_auc(fed, model, site="a"):
-    """The AUC of training rows, each by the trees that did not learn from it."""
+    """The AUC of training rows, each predicted by trees that did not sample it."""
     forest = model.forest_
     found = score_unseen(fed.site(site), fed.schema, forest, model.draws(fed, [])[forest.hash])
     known = ~np.isnan(found.scores).any(axis=1)
@@ -102,7 +102,7 @@ def test_a_site_left_out_counts_persons():
 
 
 def parts(fed, site="a"):
-    """The person of each row of the parts that a site has, by the row's cells."""
+    """The person of each row of the training and test sets at a site, by the row's cells."""
     table = fed.site(site).source
     person = {row: who for who, row in zip(table["patient"], table["x0"].cast(pl.Float32), strict=True)}
     one = fed.site(site)
@@ -111,7 +111,7 @@ def parts(fed, site="a"):
 
 
 @pytest.mark.parametrize("options", [{}, {"memory": "100kB"}, {"cold": True}, {"test_by": "row"}], ids=str)
-def test_parts_of_a_site_share_no_person(options):
+def test_parts_of_a_table_share_no_person(options):
     if "test_by" in options:
         options = {**options, "schema": federation().schema}
     found = parts(federation(**options))
@@ -123,11 +123,11 @@ def test_parts_of_a_site_share_no_person(options):
     assert len(found["train"]) + len(found["test"]) == 80
 
 
-def test_sites_tell_how_many_persons_they_have():
+def test_sites_report_the_number_of_persons():
     assert federation().agreement.rows == dict.fromkeys(SITES, 56)
 
 
-def test_rows_split_off_are_of_other_persons():
+def test_validation_rows_belong_to_other_persons():
     fed = federation()
     site, schema = fed.site("a"), fed.schema
     kept, held = learning_rows(site, schema, 0.3)
@@ -140,8 +140,8 @@ def test_rows_split_off_are_of_other_persons():
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 @pytest.mark.parametrize("target", ["classes", "number"])
-def test_the_forest_is_that_of_all_rows_in_one_place(sums, target):
-    """With labels that differ between visits, so that a tree may have more rows of a class than one row each has."""
+def test_the_forest_equals_that_of_the_pooled_rows(sums, target):
+    """With labels that differ between visits, so that a tree may have more rows of a class than one per person."""
     rng = np.random.default_rng(4)
     tables = {}
     for site in SITES:
@@ -156,7 +156,7 @@ def test_the_forest_is_that_of_all_rows_in_one_place(sums, target):
     assert forests == [pooled.hash] * 3
 
 
-def test_ids_are_no_feature_and_single_rows_count_as_before():
+def test_ids_are_not_features_and_single_rows_count_as_before():
     tables = visits(each=1)
     grouped = sv.federate_rows(tables, group="patient", n_jobs=1)
     plain = sv.federate_rows({site: table.drop("patient") for site, table in tables.items()}, n_jobs=1)
@@ -242,7 +242,7 @@ def test_a_study_counts_persons(tmp_path, kind):
 
 
 def test_a_threshold_is_chosen_on_rows_of_other_persons():
-    """Out-of-bag scores of persons whom trees knew would make it nearly perfect in their eyes."""
+    """If trees knew the person, out-of-bag scores would look nearly perfect."""
     fed = federation(test=0.3)
     model = sv.HistogramForest(n_estimators=12, threshold="youden").fit(fed)
     assert 0.0 < model.threshold_ < 1.0
@@ -250,8 +250,8 @@ def test_a_threshold_is_chosen_on_rows_of_other_persons():
     assert abs(found["sensitivity"][0] + found["specificity"][0] - 1.0) < 2 * NOISE
 
 
-def test_choices_of_sites_are_by_other_persons():
-    """A site that chose by rows of persons whom its own trees knew would take these trees."""
+def test_sites_choose_on_other_persons():
+    """A site that chose on rows of persons known to its own trees would choose these trees."""
     fed = federation(test=0.0)
     told = " ".join(sv.AutoForest(n_estimators=12).fit(fed).choices_.values())
     aucs = [float(text) for text in re.findall(r"AUC (0\.\d+) on", told)]
@@ -298,7 +298,7 @@ def test_check_asks_about_ids_that_repeat(tmp_path, more):
 
 
 @pytest.mark.parametrize("each", [1, 3])
-def test_check_does_not_ask_where_persons_are_told_or_single(tmp_path, each):
+def test_check_does_not_ask_if_groups_are_set_or_persons_unique(tmp_path, each):
     tables = visits(patients=60, each=each)
     tables = {
         site: t.with_columns(age=(pl.col("x0") * 9 + 50).round().cast(int) + pl.int_range(pl.len()) % 9)

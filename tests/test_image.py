@@ -1,7 +1,8 @@
 """What ships for machines: systemd units, the image and the compose file.
 
-Their text is always checked. With ``SILVAN_IMAGE=FOLDER``, a root file system that ``tools/build_root.py`` made, both
-run a study end to end under bubblewrap: as another user than root, with everything but their own folders read-only.
+Their text is always checked. With ``SILVAN_IMAGE=FOLDER``, a root file system made by ``tools/build_root.py``, the
+units and the image run a study end to end under bubblewrap: as an unprivileged user, with everything but their own
+folders read-only.
 """
 
 import configparser
@@ -31,7 +32,7 @@ STUDY = 'name = "example"\nlabel = "benign"\ntest = 0.3\n\n[learner]\nkind = "Hi
 
 
 def unit(path):
-    """Read a unit; of a setting that is there twice, the last."""
+    """Reads a unit; a repeated setting has its last value."""
     found = configparser.ConfigParser(interpolation=None, strict=False)
     found.optionxform = str
     found.read(path)
@@ -104,7 +105,7 @@ def test_an_image_without_a_volume_says_so_in_one_sentence(words, tmp_path):
     assert f"no writable volume is mounted at {tmp_path}" in done.stderr
 
 
-def test_a_container_is_healthy_while_what_was_started_runs(tmp_path):
+def test_a_container_is_healthy_while_its_process_runs(tmp_path):
     folder = tmp_path / "north"
     folder.mkdir()
     assert entry("health", home=tmp_path).returncode == 1
@@ -119,7 +120,7 @@ def test_a_container_is_healthy_while_what_was_started_runs(tmp_path):
 
 
 class Sandbox:
-    """Runs commands in the image's root file system, which nobody can write, as user 1000."""
+    """Runs commands in the image's read-only root file system, as user 1000."""
 
     def __init__(self, folder, port):
         self.folder, self.port, self.running = folder, port, []
@@ -132,7 +133,7 @@ class Sandbox:
         self.always += ["--unshare-ipc", "--unshare-uts", "--cap-drop", "ALL", "--die-with-parent"]
 
     def words(self, binds, environment, *words):
-        """Return the command line; processes share what one has compiled, and none is kept ready for a next study."""
+        """Returns the command line; processes share compiled kernels, and none waits for a next study."""
         environment = {**environment, "SILVAN_READY_PROCESS": "off"}
         kept = environment["NUMBA_CACHE_DIR"]
         if any(kept.startswith(at) for at in binds):
@@ -158,7 +159,7 @@ class Sandbox:
         return self.running[-1]
 
     def stop(self):
-        for file in self.folder.rglob("*.pid"):  # the coordinator's processes are in sessions of their own
+        for file in self.folder.rglob("*.pid"):  # the coordinator's processes are in their own sessions
             pid, started = file.read_text().split()
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19] == started:
@@ -191,7 +192,7 @@ def until(what, patience=PATIENCE):
 
 
 def finish(sandbox, at_coordinator, hub, at_sites):
-    """Run a study whose owners approve it, to its end."""
+    """Runs a study whose owners approve it, to its end."""
     (sandbox.of("study") / "example.toml").write_text(STUDY)
     with_study = {**at_coordinator[0], "/srv": ("study", "--ro-bind")}
     words = ["silvan", "study", "run", "/srv/example.toml", "--in", hub]
@@ -260,7 +261,7 @@ def test_the_units_run_a_study_with_a_read_only_system_and_a_closed_home(sandbox
         return binds, {"PATH": "/opt/silvan/bin:/usr/bin:/bin", **variables}
 
     def prepare(*words):
-        """Run a command as the user silvan, before there is a service."""
+        """Runs a command as the user silvan, before there is a service."""
         binds = {"/var/lib/silvan": ("lib", "--bind"), "/data": ("data", "--ro-bind")}
         variables = {"PATH": "/opt/silvan/bin:/usr/bin:/bin", "NUMBA_CACHE_DIR": "/var/lib/silvan/.compiled"}
         return sandbox.run(binds, variables, *words)

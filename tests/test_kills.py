@@ -2,7 +2,7 @@
 
 Here one study loses a process or two; `make faults` kills 100, which takes the better part of an hour.
 ``SILVAN_KILLS=n`` sets how many are killed, ``SILVAN_KILL_SEED=n`` which and when, and ``SILVAN_KILL_RESULTS=FILE``
-keeps a line a study, to go on from.
+keeps a line per study, to resume from.
 """
 
 import os
@@ -15,7 +15,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'si
 from helpers import kills
 
 
-def test_whatever_is_killed_the_forest_is_the_same(capsys):
+def test_kills_do_not_change_the_forest(capsys):
     given = os.environ.get("SILVAN_KILL_RESULTS")
     with capsys.disabled():
         lines = kills.run(

@@ -1,4 +1,4 @@
-"""Where a rule without noise decides the label, a forest that tries more columns at a node is surer: docs/faq.md."""
+"""If a noise-free rule decides the label, a forest with more columns per node is more confident: docs/faq.md."""
 
 import numpy as np
 import polars as pl
@@ -9,7 +9,7 @@ import silvan as sv
 
 
 def table(n=900):
-    """Three columns say which of eight others is the label; four more say nothing."""
+    """Three columns choose which of eight others is the label; four more are irrelevant."""
     X = np.random.default_rng(0).integers(0, 2, (n, 15))
     return X, X[np.arange(n), 3 + X[:, :3] @ [4, 2, 1]]
 
@@ -26,7 +26,7 @@ def over_rows(X, y, tested, settings):
 
 
 @pytest.mark.parametrize("answers", [in_one_place, over_rows])
-def test_more_columns_at_a_node_make_a_forest_surer(answers):
+def test_more_columns_per_node_make_a_forest_more_confident(answers):
     X, y = table()
     loss, auc = {}, {}
     for share in ("sqrt", 0.5, None):

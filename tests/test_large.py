@@ -1,4 +1,4 @@
-"""Tables beyond memory: read in batches, kept in files, and the same forest to the bit."""
+"""Tables larger than memory: read in batches, kept in files, and the same forest bit for bit."""
 
 import gzip
 import os
@@ -40,7 +40,7 @@ def growing(federation):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_same_forest_whatever_the_memory(task):
-    """Binary, several classes and numbers, with categories, missing values and rows held out for evaluation."""
+    """Binary, several classes and numbers, with categories, missing values and held-out rows."""
     tables = parts(table(task, 300), 2)
     whole = sv.federate_rows(tables, test=0.2, n_jobs=1)
     model = sv.HistogramForest(9, max_depth=5).fit(whole)
@@ -96,8 +96,8 @@ def test_masked_sums_and_signed_messages(tmp_path):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_judged_in_pieces_the_figures_are_the_same(task):
-    """Thresholds of two classes too, which are chosen on training rows."""
+def test_evaluation_in_batches_gives_the_same_metrics(task):
+    """Also thresholds for two classes, which are chosen on training rows."""
     tables = parts(table(task, 300), 2)
     rows = {}
     for memory in (None, SMALL):
@@ -108,13 +108,13 @@ def test_judged_in_pieces_the_figures_are_the_same(task):
     assert rows[None].equals(rows[SMALL])
 
 
-def test_no_rows_to_judge_by():
+def test_no_test_rows():
     fed = sv.federate_rows(parts(table(n=120), 2), n_jobs=1, memory=SMALL)
     with pytest.raises(InputError, match="no site has test rows"):
         sv.HistogramForest(2, max_depth=2).fit(fed).evaluate(fed)
 
 
-def test_other_learners_learn_from_files_too():
+def test_other_learners_train_from_files_too():
     tables = parts(table(n=150), 2)
     for make in (lambda: sv.MergedForest(4), lambda: sv.BOFRF(4, max_depth=3)):
         made = [make().fit(sv.federate_rows(tables, n_jobs=1, memory=memory)).forest_.hash for memory in (None, SMALL)]
@@ -177,7 +177,7 @@ def test_csv_columns_have_the_type_that_all_cells_fit(tmp_path):
         assert pl.concat([batch.to_native() for batch in batched.batches()]).equals(whole)
 
 
-def test_a_file_that_changes_is_refused(tmp_path):
+def test_a_changed_file_is_refused(tmp_path):
     path = tmp_path / "table.parquet"
     table(n=60).write_parquet(path)
     fed = sv.federate_rows({"a": path}, n_jobs=1, memory=SMALL)
@@ -188,7 +188,7 @@ def test_a_file_that_changes_is_refused(tmp_path):
     assert "was changed or moved while in use" in str(caught.value.__cause__)
 
 
-def test_what_is_wrong_is_said_with_its_rows(tmp_path):
+def test_mistakes_are_reported_with_their_rows(tmp_path):
     frame = table(n=60).with_columns(label=pl.when(pl.int_range(60) == 41).then(None).otherwise("label"))
     with pytest.raises(sv.SiteError) as caught:
         sv.federate_rows({"a": frame}, n_jobs=1, memory=4000)
@@ -220,11 +220,11 @@ def test_malformed_sizes_are_refused(value):
         read_size(value)
 
 
-# -- parts that have a plain twin
+# -- parts with a naive version
 
 
 def plain_hold_out(label, share, seed):
-    """Draw the rows as it is done with all of them in memory."""
+    """Samples the rows with all of them in memory."""
     n = len(label)
     held = np.zeros(n, np.bool_)
     _, groups = np.unique(label.astype(str), return_inverse=True)
@@ -240,7 +240,7 @@ def plain_hold_out(label, share, seed):
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.99])
-def test_rows_kept_for_judging(share):
+def test_rows_kept_for_evaluation(share):
     rng = np.random.default_rng(1)
     labels = {
         "words": rng.choice(["a", "b", "ccc"], 333, p=[0.7, 0.2, 0.1]),
@@ -273,7 +273,7 @@ def test_sizes_know_where_the_median_is():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_summary_is_what_the_whole_table_is(task):
+def test_a_summary_equals_that_of_the_whole_table(task):
     frame = table(task, 100)
     schema = infer_schema(read_table(frame))
     for room in (1, 5000):
@@ -284,7 +284,7 @@ def test_a_summary_is_what_the_whole_table_is(task):
         ]
 
 
-def test_classes_of_batches_that_look_different():
+def test_classes_that_look_different_in_batches():
     for values, classes in (([1.0, 2.0, 2.5, 3.0], (1.0, 2.0, 2.5, 3.0)), ([1.0, 2.0, 3.0, 1.0], (1, 2, 3))):
         frame = pl.DataFrame({"x": [1, 2, 3, 4], "label": values})
         replies = summarise(Batched(frame, "label", 1), "label", "classification").label
@@ -338,8 +338,8 @@ def test_a_table_ten_times_the_memory(tmp_path):
     assert int(peak) < allowed, int(peak)
 
 
-def test_a_full_disk_is_told_and_tried_again(tmp_path, monkeypatch):
-    """Files that cannot grow are no fault of the table: the site says that its disk is full."""
+def test_a_full_disk_is_reported_and_retried(tmp_path, monkeypatch):
+    """If files cannot grow, the table is not at fault: the site says that its disk is full."""
     fed = sv.federate_rows({"a": table(n=80)}, n_jobs=1, memory=SMALL)
     real, full = disk_arrays._write, [True]
 

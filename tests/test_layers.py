@@ -1,4 +1,4 @@
-"""The plan of the house, held by tests: layers, cycles, folders, names, lengths; and nothing is ever unpickled."""
+"""Tests of the package's structure: layers, cycles, folders, names, lengths; and nothing is ever unpickled."""
 
 import ast
 from collections import Counter
@@ -51,7 +51,7 @@ NAMES = {name_of(path): path for path in PATHS}
 
 
 def imports(path):
-    """Yield every import of a module, deferred and type-only ones included: the statement, and dotted names."""
+    """Yields every import of a module, deferred and type-only ones included: the statement, and dotted names."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield node, [alias.name for alias in node.names]
@@ -61,12 +61,12 @@ def imports(path):
 
 
 def module_in(dotted):
-    """The module that a dotted name is of, or that it names."""
+    """The module of a dotted name."""
     return dotted if dotted in NAMES else dotted.rpartition(".")[0]
 
 
 def imported_modules(path):
-    """Name the modules of this package that a module imports."""
+    """Returns the modules of this package that a module imports."""
     found = (module_in(dotted) for _, names in imports(path) for dotted in names)
     return {name for name in found if name in NAMES and NAMES[name] != path}
 
@@ -107,7 +107,7 @@ def test_no_import_cycle():
 
 
 LAZY = (
-    "silvan.learners.registry",
+    "silvan.learners.spec",
     "silvan.learners.fixed_fields",
     "silvan.forest.forest",
     "silvan.forest.predict",
@@ -117,7 +117,7 @@ LAZY = (
 
 
 def folder_imports():
-    """The folders that each folder imports from; the package's own folder, which all import, is left out."""
+    """The folders that each folder imports from, without the package's top folder, which all import."""
     graph = {}
     for path in PATHS:
         if path.parent == SOURCES or path.name == "__init__.py":
@@ -128,14 +128,14 @@ def folder_imports():
 
 
 def test_no_cycle_between_folders():
-    """At every level: a folder does not import what imports it, however long the way round."""
+    """At every level: a folder does not import what imports it, directly or indirectly."""
     graph, left = folder_imports(), set()
     while free := [folder for folder in graph if folder not in left and graph[folder] <= left]:
         left.update(free)
     assert sorted(str(folder.relative_to(SOURCES)) for folder in graph.keys() - left) == []
 
 
-def test_a_folder_is_worth_its_name():
+def test_a_folder_has_at_least_three_modules():
     sizes = Counter(path.parent for path in PATHS if path.name != "__init__.py")
     assert [str(folder.relative_to(SOURCES)) for folder, size in sizes.items() if size < 3] == []
 
@@ -152,7 +152,7 @@ def test_imports_stand_at_the_top():
     assert deferred == []
 
 
-def test_private_names_stay_in_their_file():
+def test_private_names_are_not_imported():
     crossing = [
         f"{name_of(path)} imports {dotted}"
         for path in PATHS
@@ -163,18 +163,18 @@ def test_private_names_stay_in_their_file():
     assert crossing == []
 
 
-def test_a_module_says_what_it_does():
+def test_every_module_has_a_docstring():
     firsts = {name_of(path): (ast.get_docstring(parsed(path)) or "").split("\n")[0] for path in PATHS}
     assert [name for name, first in firsts.items() if not first.endswith(".")] == []
 
 
-def test_file_names_are_told_apart():
+def test_file_names_are_unique():
     names = Counter(path.name for path in PATHS if path.name != "__init__.py")
     assert [name for name, n in names.items() if n > 1] == []
 
 
 def functions():
-    """Yield every function with its module's name, but for compiled ones and those that generate compiled code."""
+    """Yields every function with its module's name, except compiled and code-generating ones."""
     for path in PATHS:
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef):
@@ -184,7 +184,7 @@ def functions():
 
 
 def length_of(function):
-    """Lines of a function without its docstring, which may be long where users read it."""
+    """The number of lines of a function without its docstring, which may be long where users read it."""
     doc = ast.get_docstring(function, clean=False)
     return function.end_lineno - function.lineno + 1 - (len(doc.split("\n")) if doc else 0)
 
@@ -194,7 +194,7 @@ def test_functions_are_short():
     assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}
 
 
-def test_docstrings_begin_as_engineers_expect():
+def test_docstrings_use_the_imperative():
     firsts = {f"{module}.{f.name}": (ast.get_docstring(f) or "").split(" ")[0] for module, f in functions()}
     assert [name for name, first in firsts.items() if first in ("Give", "Say", "Tell", "Have")] == []
 

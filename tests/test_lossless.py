@@ -1,4 +1,4 @@
-"""The forest of sites that send only sums is, to the last bit, the one of all rows in one place."""
+"""The forest of sites that send only sums equals, bit for bit, the forest of all rows in one place."""
 
 from functools import cache
 
@@ -21,7 +21,7 @@ def summed(fed, **parameters):
 
 
 def both(fed, **parameters):
-    """Fit both ways; the pooled forest moves nothing."""
+    """Fits both ways; the pooled forest sends nothing."""
     pooled = sv.PooledForest(**{**SMALL, **parameters}).fit(fed)
     assert pooled.rounds_ == 0
     return summed(fed, **parameters), pooled.forest_
@@ -30,7 +30,7 @@ def both(fed, **parameters):
 def assert_same(fed, **parameters):
     forest, pooled = both(fed, **parameters)
     assert forest.hash == pooled.hash
-    assert np.array_equal(forest.gain, pooled.gain)  # not in the hash, and equal all the same
+    assert np.array_equal(forest.gain, pooled.gain)  # not in the hash, and equal anyway
     return forest
 
 
@@ -45,7 +45,7 @@ def three_sites(task):
 )
 def test_number_of_sites(task, n_sites):
     forest = assert_same(federate(parts(table(task), n_sites)))
-    assert forest.depth.max() > 1  # there is something to be the same
+    assert forest.depth.max() > 1  # so that the comparison is not empty
 
 
 @pytest.mark.parametrize("task", ["several", "number"])
@@ -55,7 +55,7 @@ def test_number_of_sites(task, n_sites):
         {"bootstrap": False},
         {"feature_sampling": "tree"},
         {"max_features": None},
-        {"max_features": 1, "max_depth": 7},  # nodes that draw again
+        {"max_features": 1, "max_depth": 7},  # nodes that sample again
         {"max_features": 0.5, "min_samples_leaf": 7},
         {"min_samples_leaf": 1, "min_samples_split": 20},
         {"max_bins": 4},
@@ -87,8 +87,8 @@ def test_parameters_of_classification(task, parameters):
 
 @pytest.mark.parametrize("task", ["binary", "several"])
 @pytest.mark.parametrize("learner", [sv.MergedForest, sv.BOFRF])
-def test_trees_of_sites_balance_classes_over_all_rows(task, learner):
-    """As if everybody had been told the weights that balance the rows of all sites, which no site knows."""
+def test_class_weights_balance_all_sites_together(task, learner):
+    """As if every site knew the weights that balance the rows of all sites, which no site knows."""
     tables = parts(table(task), 3)
     tables["site 0"] = tables["site 0"].filter(pl.col("label") != "yes")  # it would not know of the class
     counts = pl.concat(tables.values())["label"].value_counts()
@@ -103,8 +103,8 @@ def test_trees_of_sites_balance_classes_over_all_rows(task, learner):
     assert "CountClasses" in [kind.kind() for kind in balanced.asks(fed.schema)]
 
 
-def test_other_draws_give_another_forest():
-    """Or the equalities here would say nothing."""
+def test_other_samples_give_another_forest():
+    """Otherwise the equalities here would prove nothing."""
     fed = federate(parts(table(), 3))
     forest = summed(fed)
     assert forest != summed(fed, random_state=1)
@@ -112,7 +112,7 @@ def test_other_draws_give_another_forest():
     assert forest != summed(federate(parts(table(seed=1), 3)))
 
 
-def test_a_test_part_is_left_out():
+def test_test_rows_are_left_out():
     fed = federate(parts(table(), 3), test=0.3)
     assert sum(fed.rows.values()) == 240 - 72
     assert_same(fed)
@@ -169,7 +169,7 @@ def test_columns_absent_reordered_and_empty(task):
 def test_edges_given_in_the_schema(task):
     frame = table(task)
     found = federate(parts(frame, 3)).schema
-    # two edges that are one as 32-bit floats, and one beyond the largest
+    # two edges that are equal as 32-bit floats, and one beyond the largest
     edges = (30.0, 45.0, 45.0 + 1e-12, 60.0, 1e300)
     features = tuple(Feature("age", edges=edges) if f.name == "age" else f for f in found.features)
     fed = federate(parts(frame, 3), schema=Schema(features, found.label))
@@ -202,18 +202,18 @@ def test_targets_far_from_zero():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_order_of_the_sites(task):
-    """Rows are known by their site's name and their place there, sums have no order."""
+    """Site name and position identify a row, and sums have no order."""
     tables = parts(table(task), 4)
     forest = summed(federate(tables))
     turned = dict(reversed(list(tables.items())))
     assert summed(federate(turned)) == forest
     renamed = {f"other {name}": rows for name, rows in tables.items()}
-    assert summed(federate(renamed)) != forest  # other keys, other draws
+    assert summed(federate(renamed)) != forest  # other keys, other samples
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_who_has_which_row_where_all_are_drawn(task):
-    """Without row sampling nothing is left that could depend on where a row is."""
+def test_the_distribution_of_rows_without_sampling(task):
+    """Without row sampling nothing could depend on where a row is."""
     frame = table(task)
     forests = {
         summed(federate(parts(rows, n_sites, seed)), bootstrap=False).hash
@@ -235,7 +235,7 @@ def test_one_table_with_a_column_that_names_the_site():
 @pytest.mark.parametrize("parameters", [{}, {"criterion": "entropy"}, {"class_weight": "balanced"}], ids=str)
 @pytest.mark.parametrize("task", ["binary", "several"])
 def test_names_of_classes(task, parameters):
-    """Classes called otherwise, in another order: the same splits, probabilities in the other order."""
+    """With renamed and reordered classes: the same splits, probabilities in the other order."""
     frame = table(task)
     names = sorted(frame["label"].unique())
     new = dict(zip(names, [f"class {c}" for c in "dacb"], strict=False))

@@ -1,4 +1,4 @@
-"""Figures of merit, against scikit-learn."""
+"""Metrics compared with scikit-learn."""
 
 import numpy as np
 import pytest
@@ -57,8 +57,8 @@ def test_several_classes(shape, n_classes):
     assert close(ours["mcc"], sk.matthews_corrcoef(y, votes))
 
 
-def test_a_class_that_does_not_occur():
-    """As scikit-learn: the mean is over what occurs or is voted for; classes without rows have no ranking."""
+def test_an_absent_class():
+    """As in scikit-learn: the mean is over classes that occur or are predicted; other classes have no ranking."""
     proba = np.array([[0.8, 0.1, 0.1, 0.0], [0.2, 0.7, 0.1, 0.0], [0.6, 0.3, 0.1, 0.0], [0.5, 0.4, 0.1, 0.0]])
     y = np.array([0, 1, 1, 0])
     ours = metrics.classification(proba, y)
@@ -70,7 +70,7 @@ def test_a_class_that_does_not_occur():
 
 @pytest.mark.parametrize("c", [0, 1])
 def test_rows_of_one_class(c):
-    """What is undefined is NaN, never 0: a site without positives does not have a bad model."""
+    """Undefined metrics are NaN, never 0: a site without positives does not have a bad model."""
     proba = np.array([[0.7, 0.3], [0.4, 0.6], [0.9, 0.1]])
     ours = metrics.classification(proba, np.full(3, c))
     assert np.isnan(ours["auc"])
@@ -80,8 +80,8 @@ def test_rows_of_one_class(c):
     assert np.isnan(metrics.classification(proba[[0, 2]], np.zeros(2, int))["f1"])
 
 
-def test_votes_that_are_not_the_most_probable():
-    """Decisions count for what is right and wrong; ranking and calibration are of the probabilities."""
+def test_votes_that_differ_from_probabilities():
+    """Decisions determine right and wrong; ranking and calibration use the probabilities."""
     proba, y = scored(60, 3, 10, 3)
     votes = np.random.default_rng(0).integers(0, 3, 60)
     ours, plain = metrics.classification(proba, y, votes), metrics.classification(proba, y)
@@ -91,7 +91,7 @@ def test_votes_that_are_not_the_most_probable():
     assert all(ours[name] == plain[name] for name in ("auc", "pr_auc", "calibration"))
 
 
-def test_a_model_that_does_not_answer():
+def test_a_model_without_predictions():
     assert all(np.isnan(v) for v in metrics.classification(np.full((4, 2), np.nan), np.array([0, 1, 1, 0])).values())
     assert all(np.isnan(v) for v in metrics.regression(np.full(4, np.nan), np.arange(4.0)).values())
     together = np.array([metrics.moments(np.full(4, np.nan), np.arange(4.0)), metrics.moments(np.ones(2), np.zeros(2))])
@@ -113,8 +113,8 @@ def test_no_rows(n_classes):
 
 
 @given(figures, st.integers(2, 4))
-def test_figures_from_sums_over_parts(shape, n_classes):
-    """Counts of parts, added, are the counts of all; a grid of scores costs little."""
+def test_metrics_from_sums_over_parts(shape, n_classes):
+    """Counts of parts add up to the counts of all; a grid of scores costs little accuracy."""
     proba, y = scored(n_classes=n_classes, **{**shape, "n": max(shape["n"], n_classes)})
     part = np.arange(len(y)) % 3
     tables = [
@@ -161,7 +161,7 @@ def test_the_roc_curve():
 
 
 def test_calibration():
-    """Rows that are right as often as they are said to be are calibrated."""
+    """Scores that are right as often as they claim are calibrated."""
     proba = np.tile([0.25, 0.75], (400, 1))
     right = np.array([1] * 300 + [0] * 100)
     assert metrics.classification(proba, right)["calibration"] == pytest.approx(0.0)
@@ -183,7 +183,7 @@ def test_numbers(pairs, shift):
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.sampled_from([0.0, 1e3, 1e9]))
 def test_numbers_from_moments_of_parts(seed, n_parts, shift):
-    """Far from zero too, where sums of squares would have lost the spread."""
+    """Also far from zero, where sums of squares would have lost the spread."""
     rng = np.random.default_rng(seed)
     y = rng.normal(size=50) + shift
     predicted = y + rng.normal(size=50) / 3
@@ -194,6 +194,6 @@ def test_numbers_from_moments_of_parts(seed, n_parts, shift):
     assert whole["r2"] == pytest.approx(sk.r2_score(y, predicted), rel=1e-5)
 
 
-def test_numbers_that_are_all_the_same():
+def test_constant_numbers():
     assert np.isnan(metrics.regression(np.ones(3), np.ones(3))["r2"])
     assert metrics.regression(np.ones(3), np.ones(3))["rmse"] == 0.0

@@ -1,4 +1,4 @@
-"""Predictions that go one way with a column (``monotonic_cst``), wherever rows and columns are."""
+"""Monotonic predictions (``monotonic_cst``), wherever rows and columns are."""
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ NAMES = ("a", "b", "c", "d")
 
 
 def table(kind="number", n=300, seed=0):
-    """A label that rises with a and falls with b, with so much noise that trees do otherwise if they may."""
+    """A label that rises with a and falls with b, with enough noise that unconstrained trees do otherwise."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 4))
     X[rng.random((n, 4)) < 0.05] = np.nan
@@ -27,7 +27,7 @@ def table(kind="number", n=300, seed=0):
 
 
 def steps(forest, column, n=60, seed=1):
-    """Return the smallest and the largest step of predictions as a column rises, all else equal."""
+    """Returns the smallest and the largest step of predictions as a column rises, all else equal."""
     rng = np.random.default_rng(seed)
     X = np.repeat(rng.normal(size=(n, 4)), 40, axis=0)
     X[rng.random(len(X) // 40).repeat(40) < 0.2, 3] = np.nan
@@ -63,7 +63,7 @@ def test_one_table(kind, given):
 
 
 def test_as_good_as_scikit_learn():
-    """Held to the same, on labels that do rise and fall: about the same error on other rows."""
+    """With the constraint, on labels that do rise and fall: about the same error on other rows."""
     train, test = table(n=600).fill_null(0.0), table(n=600, seed=9).fill_null(0.0)
     X, y = train.select(NAMES).to_numpy(), train["label"].to_numpy()
     ours = sv.ForestRegressor(50, min_samples_leaf=5, monotonic_cst=[1, -1, 0, 0]).fit(X, y)
@@ -101,7 +101,7 @@ def test_trees_that_vote():
 @KINDS
 @pytest.mark.parametrize("labels", ["encoded", "encrypted"])
 @pytest.mark.parametrize("cold", [False, True])
-@pytest.mark.parametrize("seed", [0, 1, 2])  # by which the code turns the order round or not
+@pytest.mark.parametrize("seed", [0, 1, 2])  # by which the code may reverse the order
 def test_columns(kind, labels, cold, seed, monkeypatch, tmp_path):
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     frame = table(kind, n=150)
@@ -133,13 +133,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("given", "hint"), WRONG)
-def test_what_makes_no_sense(given, hint):
+def test_invalid_constraints(given, hint):
     frame = table()
     with pytest.raises(InputError, match=f"monotonic_cst.*{hint}"):
         sv.ForestRegressor(monotonic_cst=given).fit(frame.select(NAMES).to_pandas(), frame["label"].to_numpy())
 
 
-def test_what_is_not_built_says_so():
+def test_unsupported_combinations_are_refused():
     frame = table("classes").drop("id")
     named = frame.with_columns(a=pl.when(pl.col("a") > 0).then(pl.lit("high")).otherwise(pl.lit("low")))
     fed = sv.federate_rows({"north": frame[:90], "south": frame[90:]}, n_jobs=1)
@@ -166,8 +166,8 @@ def by_columns(kind="classes"):
     return sv.federate_columns(parties, id="id", label="label", n_jobs=1)
 
 
-def test_a_party_that_keeps_to_nothing_is_named(monkeypatch):
-    """The coordinator knows what the sides of a split have, and which way the column may go."""
+def test_a_party_that_violates_the_constraint_is_named(monkeypatch):
+    """The coordinator knows the values of both sides of a split, and the allowed direction."""
     monkeypatch.setattr(
         Descent, "ties", lambda self, seeds, n, bounds=None: Ties(self.tie_key, seeds, self.first_column)
     )

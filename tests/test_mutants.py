@@ -1,4 +1,4 @@
-"""Mutants: each still applies, and tests notice a few of them; ``python tools/mutants.py`` runs all."""
+"""Mutants: each still applies, and tests detect a few of them; ``python tools/mutants.py`` runs all."""
 
 import importlib.util
 import json
@@ -35,7 +35,7 @@ def test_every_mutant_applies_exactly_once(mutants):
         assert mutants.test_ids(mutant.tests), mutant.name
 
 
-def test_what_cannot_be_found_is_said(mutants):
+def test_mutants_that_do_not_apply_are_reported(mutants):
     mutant = mutants.read_mutants(mutants.LIST)[0]
     for text in ("no such text", "import "):
         with pytest.raises(mutants.LookupFailedError):
@@ -45,8 +45,8 @@ def test_what_cannot_be_found_is_said(mutants):
             mutants.test_ids([test])
 
 
-def test_tests_notice_some(mutants, tmp_path):
-    """And a change that breaks nothing survives: tests do not fail whatever is done to the sources."""
+def test_tests_detect_some_mutants(mutants, tmp_path):
+    """And a harmless change survives: tests do not fail for every change of the sources."""
     some = mutants.chosen(mutants.read_mutants(mutants.LIST), FAST, None)
     listed = [*some, some[0]._replace(name="harmless", replace=some[0].find)]
     entries = [

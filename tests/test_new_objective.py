@@ -1,4 +1,4 @@
-"""An objective of one's own takes a few lines: statistics of a row, gain of a split, value of a leaf."""
+"""A custom objective takes a few lines: statistics of a row, gain of a split, value of a leaf."""
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ from silvan.tree.objectives import Classes, Measure, Objective, register
 
 
 class Events(Objective):
-    """Events a year, seen for two years: Poisson deviance, a rate in a leaf, and a node without events is pure."""
+    """Events per year, observed for two years: Poisson deviance, a rate per leaf; a node without events is pure."""
 
     name = "events"
 
@@ -43,7 +43,7 @@ class Events(Objective):
 
 
 class PlainSquaredError(Objective):
-    """What the kernels do, without them."""
+    """A naive version of the kernels."""
 
     name = "plain squared error"
 
@@ -97,8 +97,8 @@ def test_one_table(events):
         ("several", "plain gini", "gini"),
     ],
 )
-def test_gains_in_numpy_choose_what_kernels_choose(task, plain, compiled, parameters):
-    """The plain way has the rules of the kernels: missing values, sets of categories, ties, floors."""
+def test_numpy_gains_choose_the_same_splits_as_kernels(task, plain, compiled, parameters):
+    """The naive version follows the rules of the kernels: missing values, sets of categories, ties, minimum sizes."""
     fed = federate(parts(table(task), 3))
     settings = {"n_estimators": 6, "max_depth": 5, **parameters}
     first, second = (sv.HistogramForest(criterion=name, **settings).fit(fed).forest_ for name in (plain, compiled))
@@ -120,12 +120,12 @@ def test_one_table_without_kernels():
     [{"epsilon": 1.0, "private": "levels"}, {"monotonic_cst": {"age": 1}}, {"class_weight": {"yes": 2.0, "no": 1.0}}],
     ids=str,
 )
-def test_what_needs_a_compiled_gain_says_so(parameters):
+def test_operations_that_need_a_compiled_gain_say_so(parameters):
     fed = private_study.federate()
     with pytest.raises(InputError, match="cannot be used with"):
         sv.HistogramForest(criterion="plain gini", max_depth=3, **parameters).fit(fed)
 
 
-def test_a_name_is_taken_once():
+def test_names_of_objectives_are_unique():
     with pytest.raises(InputError, match="already"):
         register(Events())

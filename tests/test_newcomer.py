@@ -1,4 +1,4 @@
-"""What a newcomer adds is declared in one place, and everything else follows: a metric, a key, a learner."""
+"""A newcomer's additions are declared in one place: a metric, a key, a learner."""
 
 import sys
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_key_is_one_field(tmp_path, monkeypatch, reference):
     monkeypatch.setattr(reference, "Study", StudyWithContact)
     study = read_study(written(tmp_path, f'contact = "Ada"\n{SITES}'))
     assert study.contact == "Ada"
-    assert start_record(study, "").study["contact"] == "Ada"  # of which the report shows all settings
+    assert start_record(study, "").study["contact"] == "Ada"  # the report shows all of its settings
     assert "| `contact` | nobody | whom to ask |" in reference.of_study(machines=False)
     with pytest.raises(
         sv.InputError, match=r"s.toml:1: contact must be text that is not empty.*\n.*did you mean 'cont"

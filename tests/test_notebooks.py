@@ -57,7 +57,7 @@ def read(html):
     parser = Tags()
     parser.feed(html)
     assert not parser.open
-    assert "b" not in parser.tags  # markup in names is shown, not obeyed
+    assert "b" not in parser.tags  # markup in names is shown, not interpreted
     return parser.text
 
 
@@ -67,7 +67,7 @@ def test_summaries_escape_names(fitted):
         text = read(thing._repr_html_())
         assert any(MARKUP in part for part in text)
     assert "three sites" in repr(fed)
-    assert "240" not in str(read(fed._repr_html_()))  # rows by site, of the training part
+    assert "240" not in str(read(fed._repr_html_()))  # rows by site, of the training set
     compared = sv.compare(fed, [sv.MergedForest(n_estimators=8, max_depth=2)], repeats=1)
     assert "site" in read(compared._repr_html_())
 
@@ -78,7 +78,7 @@ def test_a_table_in_place_of_the_federation(fitted):
         model.evaluate(pl.DataFrame({"age": [1.0]}))
 
 
-def test_a_federation_is_shown_without_asking_anybody():
+def test_displaying_a_federation_sends_no_messages():
     fed = federation()
     before = fed.exchanges, fed.bytes
     read(fed._repr_html_())
@@ -137,7 +137,7 @@ def test_learners_of_numbers_are_estimators(tmp_path):
     assert partial_dependence(model, X, [MARKUP], grid_resolution=4)["average"].shape == (1, 4)
 
 
-def test_before_fit_there_is_nothing():
+def test_before_fit_there_are_no_results():
     for learner in (sv.HistogramForest(), sv.BOFRF(), sv.VerticalForest(), sv.VerticalLinear()):
         for name in ("classes_", "n_features_in_", "feature_names_in_", "feature_importances_"):
             assert not hasattr(learner, name)
@@ -156,7 +156,7 @@ def test_columns_between_parties():
     read(fed._repr_html_())
 
 
-def test_a_schema_of_another_label_is_said_at_once():
+def test_a_schema_with_another_label_is_reported_at_once():
     schema = sv.Schema.of([MARKUP, "dose"], sv.Label("ill", ("no", "yes")))
     with pytest.raises(sv.InputError, match="the schema's label is 'ill' and label is 'label'"):
         sv.federate_rows({"a": rows()[:100], "b": rows()[100:]}, schema=schema)

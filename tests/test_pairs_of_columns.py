@@ -1,6 +1,6 @@
-"""Two columns that decide together, and neither alone: every forest finds them, and they are those of one place.
+"""Two columns that decide together, and neither alone: every forest finds them, as on the pooled table.
 
-Without drawing rows or columns, no first split has a gain there.
+Without sampling rows or columns, no first split has a gain there.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ WHOLE = {"n_estimators": 3, "bootstrap": False, "max_features": None, "max_depth
 
 
 def table(columns, label):
-    """All four combinations twenty times, an id, and a column that is constant."""
+    """All four combinations twenty times, an id, and a constant column."""
     a, b = (np.tile(half, 20) for half in ([0, 0, 1, 1], [0, 1, 0, 1]))
     y = a ^ b
     values = {"text": lambda x: np.where(x, "yes", "no"), "numbers": lambda x: x * 1.5}[columns]
@@ -23,7 +23,7 @@ def table(columns, label):
 
 
 def assert_learnt(forest, frame):
-    """Both columns are asked, and every answer is right."""
+    """Both columns are used, and every prediction is right."""
     assert np.diff(forest.offsets).tolist() == [7, 7, 7]
     answers = forest.predict(frame)
     assert answers.tolist() == frame["label"].to_list()
@@ -62,8 +62,8 @@ def test_columns(columns, label, labels, monkeypatch):
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_what_leads_nowhere_is_taken_back(cold):
-    """A step, and columns that have nothing to do with it: one split a tree, in every mode."""
+def test_useless_splits_are_undone(cold):
+    """A step function, and irrelevant columns: one split per tree, in every mode."""
     rng = np.random.default_rng(0)
     x = np.repeat([0.0, 1.0], 40)
     frame = pl.DataFrame(

@@ -31,8 +31,8 @@ def forest(fed, **settings):
 
 
 # -- what follows it, and what does not
-def test_metrics_of_the_other_class_are_those_of_classes_in_the_other_order():
-    """All of them, main and further, exactly: nothing looks at the second class by its place."""
+def test_metrics_of_the_other_class_equal_those_with_swapped_classes():
+    """All metrics, main and further, exactly: nothing depends on the position of the second class."""
     rng = np.random.default_rng(0)
     y, score = rng.integers(0, 2, 400), rng.random(400)
     score = np.clip(score + 0.3 * y, 0.0, 1.0)
@@ -89,7 +89,7 @@ def test_forests_probabilities_and_auc_do_not_depend_on_it():
 
 @pytest.mark.parametrize("kind", [sv.HistogramForest, sv.MergedForest, sv.AutoForest, sv.BOFRF])
 def test_a_chosen_threshold_is_for_the_positive_class(kind):
-    """Sites find most rows of the class at a threshold that is the best for it; predictions decide by it."""
+    """Sites find most rows of the class at the threshold chosen for it; predictions use the threshold."""
     fed = federation(positive="no")
     settings = {} if kind is sv.BOFRF else {"threshold": "youden"}
     model = kind(n_estimators=8, max_depth=4, **settings).fit(fed)
@@ -101,7 +101,7 @@ def test_a_chosen_threshold_is_for_the_positive_class(kind):
         assert np.array_equal(model.predict(rows) == "no", shares >= model.threshold_)
 
 
-def test_counts_with_noise_are_of_the_positive_class():
+def test_noisy_counts_use_the_positive_class():
     rng = np.random.default_rng(1)
     y, score = rng.integers(0, 2, 300), rng.random(300)
     proba = np.stack([1.0 - score, score], axis=1)
@@ -112,7 +112,7 @@ def test_counts_with_noise_are_of_the_positive_class():
     assert layout.metrics(layout.count(proba, votes, y)) == pytest.approx(expected)
 
 
-def test_dependence_is_of_the_positive_class():
+def test_partial_dependence_uses_the_positive_class():
     means = {}
     for positive in ("no", "yes"):
         fed = federation(positive=positive)
@@ -120,7 +120,7 @@ def test_dependence_is_of_the_positive_class():
     assert np.allclose(means["no"] + means["yes"], 1.0, atol=2e-3)
 
 
-def test_a_model_file_knows_it(tmp_path):
+def test_a_model_file_stores_the_positive_class(tmp_path):
     model = forest(federation(positive="no"))
     model.save(tmp_path / "model.silvan")
     loaded = sv.Forest.load(tmp_path / "model.silvan")
@@ -163,7 +163,7 @@ def test_comparisons_name_it():
 
 @pytest.mark.parametrize("given", ['positive = "no"', ""])
 def test_every_table_of_a_run_names_it(tmp_path, given):
-    """Chosen or not: whoever reads a sensitivity must not have to guess whose it is."""
+    """Chosen or not: readers of a sensitivity must not have to guess its class."""
     named = "no" if given else "yes"
     tables = dict(zip(("north", "east", "south"), parts(table(n=300), 3).values(), strict=True))
     path = write_study(tmp_path, tables, more=given + "\n[evaluation]\ndependence = ['dose']\nby = ['sex']\n")
@@ -193,7 +193,7 @@ def test_every_table_of_a_run_names_it(tmp_path, given):
     assert {row["positive"] for row in listed["evaluation"]} == {named}
 
 
-# -- what cannot be
+# -- bad input
 TWO = {"a": pl.DataFrame({"x": [1.0, 2.0] * 30, "ill": ["healthy", "diseased"] * 30})}
 NUMBERS = {"a": pl.DataFrame({"x": [1.0, 2.0] * 30, "ill": [0, 1] * 30})}
 THREE = {"a": pl.DataFrame({"x": [1.0, 2.0, 3.0] * 20, "ill": ["a", "b", "c"] * 20})}
@@ -249,7 +249,7 @@ def test_a_study_file_says_where(tmp_path, more, text):
 
 
 def test_a_coordinator_cannot_choose_another_one_than_the_study():
-    """Metrics at two thresholds of two classes would tell more than those that owners approved."""
+    """Metrics at two thresholds for two classes would disclose more than owners approved."""
     schema = federation(positive="no").schema
     text = StudyText("label", lambda schema: {}, positive="no")
     assert text.allows(schema)

@@ -1,4 +1,4 @@
-"""What people see at a Python prompt and in a notebook: names, reprs, and tables that begin with what matters."""
+"""What people see at a Python prompt and in a notebook: names, reprs, and tables with the important columns first."""
 
 import numpy as np
 import pytest

@@ -1,13 +1,13 @@
-"""Forests of rows or columns that stay apart are those of the joined table, on tables made to be awkward.
+"""Forests of rows or columns in several places equal those of the joined table, on deliberately awkward tables.
 
-Constant columns, columns present twice, few values, missing cells, categories, sites and parties with next to nothing,
-sites that know one class, labels that one column decides or none does; few features a node, so that nodes draw again
-and again; votes and means; all ways of summing. Forests from adaptive bins are those of their literal twin, merged ones
-the sites' own put together.
+Constant columns, repeated columns, few values, missing cells, categories, tiny sites and parties, sites with a single
+class, labels that one column decides or none does; few features per node, so that nodes sample several times; votes and
+means; all ways of summing. Forests from adaptive bins equal their naive version, merged forests equal the sites' own
+joined together.
 
     SILVAN_TABLES=1000 python -m pytest tests/test_random_tables.py
 
-tries more of them; a failure names its seed, which ``SILVAN_TABLE_FIRST`` begins with.
+tries more of them; a failure names its seed, and ``SILVAN_TABLE_FIRST`` starts from it.
 """
 
 import os
@@ -46,13 +46,13 @@ def column(rng, n, others):
 
 
 def table(rng):
-    """A table of 20 to 150 rows, some of four times as many, which have more values than cut points; an id, a label."""
+    """A table of 20 to 150 rows, sometimes four times as many, with more values than cut points; an id, a label."""
     n = int(rng.integers(20, 150)) * (4 if rng.random() < 0.15 else 1)
-    barren = rng.random() < 0.4  # one column that varies, which nodes find late
+    barren = rng.random() < 0.4  # one column that varies, which nodes sample late
     columns = []
     for _ in range(rng.integers(2, 8)):
         columns.append(np.full(n, 1.0) if barren else column(rng, n, columns))
-    columns.insert(rng.integers(len(columns)), rng.normal(size=n))  # or there might be nothing to agree on
+    columns.insert(rng.integers(len(columns)), rng.normal(size=n))  # otherwise there might be no column in common
     decisive = columns[rng.integers(len(columns))]
     codes = np.unique(decisive, return_inverse=True)[1] if rng.random() < 0.7 else rng.integers(0, 4, n)
     task = rng.choice(["binary", "several", "number"])
@@ -64,7 +64,7 @@ def table(rng):
 
 
 def settings(rng, frame):
-    """Parameters that make nodes draw again, end early, or go deep."""
+    """Parameters that make nodes sample again, end early, or go deep."""
     several = frame["label"].dtype != pl.Float64
     parameters = {
         "n_estimators": int(rng.integers(1, 5)),
@@ -83,7 +83,7 @@ def settings(rng, frame):
 
 
 def monotonic(seed, frame, names):
-    """Which way predictions may go with some columns of numbers, where there is an order."""
+    """The allowed directions of predictions for some numeric columns, where there is an order."""
     rng = np.random.default_rng([seed, 1])
     if frame["label"].n_unique() > 2 and frame["label"].dtype != pl.Float64:
         return {}
@@ -134,7 +134,7 @@ def test_rows(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.filterwarnings("ignore")
 def test_rows_of_persons(seed):
-    """A person's rows may be at several sites: there they are another person's, as a site cannot know better."""
+    """If a person's rows are at several sites, each site counts another person, because it cannot know better."""
     rng, frame, parameters = drawn(seed)
     frame = with_persons(rng, frame.drop("id"))
     sums = ["trusted", "trusted", "ring", "masked"][rng.integers(4)]
@@ -151,7 +151,7 @@ def test_rows_of_persons(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.filterwarnings("ignore")
 def test_rows_of_sites_that_lack_columns(seed):
-    """A column absent at a site is, node for node, one that is missing in all rows there."""
+    """A column absent at a site gives, node for node, the same forest as one missing in all rows there."""
     rng, frame, parameters = drawn(seed)
     fed = federated(rng, frame.drop("id"))
     sources = {name: fed.site(name).source for name in fed.sites}

@@ -1,4 +1,4 @@
-"""Whoever builds a release from the same sources gets the same bytes."""
+"""Building a release twice from the same sources gives the same bytes."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ SOURCES = ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "src", "exa
 
 
 def copy_of_the_sources(folder, *, late, private):
-    """Copy what a build reads, with other times and rights than here."""
+    """Copies the files of a build, with other times and permissions."""
     folder.mkdir()
     for name in SOURCES:
         source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__")

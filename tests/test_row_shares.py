@@ -1,4 +1,4 @@
-"""Trees that see a share of the rows (``max_samples``), by every learner: forests and draws as of one table."""
+"""Trees that sample a share of the rows (``max_samples``), for every learner: as on one table."""
 
 import numpy as np
 import pytest
@@ -20,13 +20,13 @@ LEARNERS = {
 
 
 def requests(fed):
-    """All questions of a federation, without names and times."""
+    """All requests of a federation, without names and times."""
     envelopes = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "received"]
     return [(envelope.kind, envelope.body) for envelope in envelopes]
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_questions_are_as_before_without_it(name):
+def test_without_it_requests_are_unchanged(name):
     learner, asked = LEARNERS[name], []
     for share in (None, 1.0, 0.4):
         fed = federate(TABLES, Recorded)
@@ -37,7 +37,7 @@ def test_questions_are_as_before_without_it(name):
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_the_forest_of_all_rows(cold):
+def test_the_forest_equals_that_of_all_rows(cold):
     fed = federate(TABLES, cold=cold, test=0.2)
     model = sv.HistogramForest(6, max_depth=4, max_samples=0.4, threshold="youden").fit(fed)
     pooled = sv.PooledForest(6, max_depth=4, max_samples=0.4).fit(fed)
@@ -47,7 +47,7 @@ def test_the_forest_of_all_rows(cold):
     assert model.evaluate(fed).filter(site="all", model="federated")["auc"].item() > 0.6
 
 
-def test_a_site_alone_draws_as_in_the_study():
+def test_a_local_forest_samples_as_in_the_study():
     fed = federate(TABLES)
     own = sv.LocalForest(2, max_depth=4, max_samples=0.4).fit(fed).forests_
     merged = sv.MergedForest(6, max_depth=4, max_samples=0.4).fit(fed)
@@ -55,8 +55,8 @@ def test_a_site_alone_draws_as_in_the_study():
     assert merged.sampled_rows(fed).sum() == pytest.approx(6 * 100 * (1 - np.exp(-0.4)), rel=0.2)
 
 
-def test_a_site_with_next_to_nothing_still_grows_trees():
-    """Where no tree would draw a row, all are taken."""
+def test_a_tiny_site_still_grows_trees():
+    """If a tree would sample no row, it takes all."""
     tables = {**TABLES, "tiny": TABLES["site 0"][:1]}
     assert len(sv.MergedForest(4, max_samples=0.01).fit(federate(tables)).forest_) == 4
 

@@ -76,7 +76,7 @@ def wide_table(n):
 
 
 def send_through(port, member):
-    """Have a site reach the coordinator through another port."""
+    """Makes a site reach the coordinator through another port."""
     path = member.path / "kit" / "startup" / "fed_client.json"
     settings = json.loads(path.read_text())
     settings["servers"][0]["service"]["target"] = f"localhost:{port}"

@@ -1,4 +1,4 @@
-"""The tutorials run as they are written, and print what they show."""
+"""The tutorials run as written, and print the output that they show."""
 
 import re
 from pathlib import Path
@@ -27,9 +27,9 @@ def test_a_tutorial_prints_what_it_shows(page, tool, tmp_path):
 
 
 def ledger_lines(text, tool):
-    """The kinds of lines that a ledger in a page has, without numbers and who is logged in.
+    """The kinds of ledger lines in a page, without numbers and user names.
 
-    How many lines there are is up to chance; so is where they are broken, and which comes last.
+    The number of lines varies by chance, and so do line breaks and the last line.
     """
     [ledger] = re.findall(r"\$ silvan site ledger[^\n]*\n(.*?)```", text, re.S)
     plain = re.sub(r"\d[\d,]*", "0", tool.masked(ledger)).replace(" SIZE", "")

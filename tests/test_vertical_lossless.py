@@ -1,4 +1,4 @@
-"""The forest of parties that keep their columns is, node for node, the one of the joined table."""
+"""The forest of parties that keep their columns equals, node for node, that of the joined table."""
 
 from functools import cache
 
@@ -49,7 +49,7 @@ def test_number_of_parties(task, n_parties):
         {"bootstrap": False},
         {"feature_sampling": "tree"},
         {"max_features": None},
-        {"max_features": 1, "max_depth": 7},  # nodes that draw again
+        {"max_features": 1, "max_depth": 7},  # nodes that sample again
         {"max_features": 0.5, "min_samples_leaf": 7},
         {"min_samples_split": 20, "max_bins": 4},
         {"max_bins": 255},
@@ -94,15 +94,15 @@ def test_threads_change_nothing(task):
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_a_key_that_nobody_else_knows(cold):
+def test_a_secret_sampling_key(cold):
     fed = federate(split(wide(), 3), random_state=None, cold=cold)
     forest = assert_same(fed).forest_
     assert assert_same(fed).forest_ == forest
     assert assert_same(federate(split(wide(), 3), random_state=None)).forest_ != forest
 
 
-def test_other_draws_give_another_forest():
-    """Or the equalities here would say nothing."""
+def test_other_samples_give_another_forest():
+    """Otherwise the equalities here would prove nothing."""
     tables = split(wide(), 2)
     fed = federate(tables)
     first = assert_same(fed).forest_
@@ -140,7 +140,7 @@ def test_rare_categories_are_not_named():
     assert ward.other
 
 
-def test_a_given_schema_is_dealt_out():
+def test_a_given_schema_is_distributed():
     fed = federate(split(wide(), 3))
     turned = sv.Schema(fed.schema.features[::-1], fed.schema.label)
     again = federate(split(wide(), 3), schema=turned)
@@ -149,7 +149,7 @@ def test_a_given_schema_is_dealt_out():
     assert_same(again)
 
 
-def test_the_grid_is_that_of_all_columns(monkeypatch):
+def test_the_grid_depends_on_the_columns_of_all_parties(monkeypatch):
     """The grid is coarser for wide tables; a party with few of the columns must use that one too."""
     monkeypatch.setattr(grid, "CELL_BUDGET", 15)
     monkeypatch.setattr(grid, "FINE_BUDGET", 8)

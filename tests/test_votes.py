@@ -39,7 +39,7 @@ def by_columns(frame=None, **given):
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.filterwarnings("ignore")
 def test_rows(name, tmp_path):
-    """The same trees; the class is that of most votes, literally counted; probabilities are means as ever."""
+    """The same trees; the class has most votes, counted literally; probabilities are means as always."""
     fed = by_rows(classes=2 if name == "adaptive" else 3)
     soft, hard = LEARNERS[name]().fit(fed), LEARNERS[name](vote="hard").fit(fed)
     assert (soft.forest_.combine, hard.forest_.combine) == ("mean", "vote")
@@ -57,7 +57,7 @@ def test_rows(name, tmp_path):
 
 @pytest.mark.parametrize("labels", ["encoded", "encrypted"])
 def test_columns(labels, tmp_path, monkeypatch):
-    """Between parties, from the joined forest and after a file, the answers are those of the pooled forest's votes."""
+    """Over parties, on the joined forest and after saving, predictions equal the pooled forest's votes."""
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     fed = by_columns()
     model = sv.VerticalForest(5, max_depth=4, vote="hard", labels=labels, key_bits=256).fit(fed)

@@ -1,4 +1,4 @@
-"""The package as others install it: a wheel that holds all that it needs, in an environment without this clone."""
+"""The installed package: a complete wheel, in an environment without this clone."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def run(*words, **options):
 @pytest.mark.long
 @pytest.mark.skipif("SILVAN_WHEEL" not in os.environ, reason="to build and run the wheel: SILVAN_WHEEL=1 make test")
 def test_the_wheel_runs_the_demo(tmp_path):
-    """Built, installed and run; dependencies are those of the tests, for tests talk to no index of packages."""
+    """Builds, installs and runs it; dependencies come from the tests' environment, without a package index."""
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path, cwd=ROOT)
     (wheel,) = tmp_path.glob("silvan-*.whl")
     with zipfile.ZipFile(wheel) as content:
@@ -35,7 +35,7 @@ def test_the_wheel_runs_the_demo(tmp_path):
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
     with zipfile.ZipFile(wheel) as content:
         content.extractall(packages)
-    # after the wheel's own folder, so that silvan is the wheel's and all else the tests'
+    # after the wheel's own folder, so that silvan is the wheel's and everything else the tests'
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = place / "bin" / "python"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -3,9 +3,9 @@
     sudo debootstrap --variant=minbase --include=ca-certificates bookworm BASE
     sudo python tools/build_root.py examples/deployment/Dockerfile BASE TARGET [FILE ...]
 
-BASE stands in for the image after FROM; FILEs of this machine are lent to the steps, such as certificates. What is run
-are the Dockerfile's own lines, so what works here is the image, down to the packages that Debian serves on that day.
-Knows what this Dockerfile uses: ARG, FROM, RUN, COPY, ENV, USER, WORKDIR, HEALTHCHECK, ENTRYPOINT and CMD.
+BASE stands in for the image after FROM; FILEs of this machine, such as certificates, are available to the steps. The
+tool runs the Dockerfile's own lines, so the result is the image, down to the packages that Debian serves on that day.
+It supports what this Dockerfile uses: ARG, FROM, RUN, COPY, ENV, USER, WORKDIR, HEALTHCHECK, ENTRYPOINT and CMD.
 """
 
 import json
@@ -23,7 +23,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass
 class Image:
-    """A stage: its root, its environment, and what it says about the process that runs in it."""
+    """A stage: its root, its environment, and its settings for the process that runs in it."""
 
     root: Path
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": PATH})

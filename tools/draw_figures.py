@@ -10,7 +10,7 @@ SITE, COORDINATOR, RESULT, QUESTION = "#e3f1e5", "#e4ecf7", "#fdf1d6", "#f3f3f3"
 
 
 class Box(NamedTuple):
-    """A box with lines of text, by the middle of its upper edge."""
+    """A box with lines of text, positioned by the middle of its upper edge."""
 
     x: int
     y: int
@@ -20,12 +20,12 @@ class Box(NamedTuple):
 
     @property
     def height(self) -> int:
-        """How high the box is, by its lines."""
+        """The height of the box, by its lines."""
         return 16 + 16 * len(self.text.split("\n"))
 
 
 class Arrow(NamedTuple):
-    """An arrow between two points, with a word beside it."""
+    """An arrow between two points, with a label."""
 
     x1: int
     y1: int
@@ -62,7 +62,7 @@ def _box(box: Box) -> list[str]:
 def _arrow(arrow: Arrow) -> list[str]:
     x1, y1, x2, y2, text = arrow
     found = [f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#555" marker-end="url(#end)"/>']
-    flat = y1 == y2  # a word stands above a flat arrow, and beside any other
+    flat = y1 == y2  # a label is above a flat arrow, and beside any other
     for i, line in enumerate(text.split("\n") if text else []):
         x, y = (x1 + x2) // 2 + (0 if flat else 8), (y1 + y2) // 2 + (-6 if flat else 14 * i)
         anchor = ' text-anchor="middle"' if flat else ""
@@ -71,7 +71,7 @@ def _arrow(arrow: Arrow) -> list[str]:
 
 
 def three_sites(at_site: str, travels: str, at_coordinator: str, result: str) -> list[Box | Arrow]:
-    """Return three sites, what travels from them to the coordinator, and what comes of it."""
+    """Return three sites, what travels from them to the coordinator, and the result."""
     parts: list[Box | Arrow] = []
     for name, x in (("north", 105), ("east", 300), ("south", 495)):
         parts += [Box(x, 20, f"{name}\n{at_site}", SITE, 170), Arrow(x, 86, 300 + (x - 300) // 3, 138)]

@@ -1,18 +1,18 @@
-"""Breaks protections and rules one at a time, and shows that a test notices.
+"""Breaks protections and rules one at a time, and checks that a test fails.
 
-    python tools/mutants.py                 # all mutants; a run that was stopped goes on where it ended
+    python tools/mutants.py                 # all mutants; resumes an interrupted run
     python tools/mutants.py --only NAME     # one of them
     python tools/mutants.py --sample 10     # ten, chosen at random
-    python tools/mutants.py --afresh        # forget what earlier runs found
+    python tools/mutants.py --afresh        # forget earlier results
     python tools/mutants.py --list
 
-A mutant (``mutants.toml``) is a text that occurs exactly once in ``src``, its replacement, and tests of which one must
-fail with it. Files are found by that text, and tests by the names of file and function, so both may move.
+A mutant (``mutants.toml``) is a text that occurs exactly once in ``src``, its replacement, and tests of which at
+least one must fail. Files are found by that text, and tests by the names of file and function, so both may move.
 
-Mutants live in a copy of ``src`` that comes first on PYTHONPATH; the work tree stays as it is. The named tests first
-have to pass with the unchanged copy, so that a test which is broken anyway kills nothing. Tests run in forks of this
-process, which has the slow imports behind it; compiled kernels are kept, and only a mutant of a file with kernels
-compiles its own.
+Mutants live in a copy of ``src`` that comes first on PYTHONPATH; the work tree stays as it is. The named tests must
+first pass with the unchanged copy, so that a broken test does not count as a detection. Tests run in forks of this
+process, which has done the slow imports; compiled kernels are kept, and only a mutant of a kernel file compiles its
+own.
 """
 
 import argparse
@@ -43,7 +43,7 @@ WARM = ("pytest", "numpy", "polars", "pandas", "scipy.stats", "sklearn.ensemble"
 
 
 class Mutant(NamedTuple):
-    """One change to the sources: a text that occurs once, what replaces it, and the tests that notice."""
+    """One change to the sources: a text that occurs once, its replacement, and the tests that detect it."""
 
     name: str
     find: str
@@ -60,11 +60,11 @@ LIST = Path(__file__).with_suffix(".toml")
 
 
 class LookupFailedError(Exception):
-    """A text or a test is missing, or is there more than once."""
+    """A text or a test is missing, or occurs more than once."""
 
 
 def only_one(found: list[Path], what: str) -> Path:
-    """Return the one path that was found; raise an error for none or several."""
+    """Return the only match; raise an error for none or several."""
     if len(found) != 1:
         names = ", ".join(str(path) for path in found) or "nowhere"
         raise LookupFailedError(f"{what} must occur exactly once, and occurs {len(found)} times: {names}")
@@ -92,7 +92,7 @@ def test_ids(tests: Iterable[str]) -> list[str]:
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant: "killed", "survived", "stopped" or "broken", and why."""
+    """The outcome of a mutant: "killed", "survived", "stopped" or "broken", and why."""
 
     what: str
     why: str = ""
@@ -104,14 +104,14 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder, self.sources = folder, folder / "src"
         shutil.rmtree(self.sources, ignore_errors=True)
-        shutil.copytree(SOURCES, self.sources)  # with its bytecode, and with the times by which that is known to be it
+        shutil.copytree(SOURCES, self.sources)  # with its bytecode, and with file times that keep it valid
         for name in WARM:
             importlib.import_module(name)
 
     def test(
         self, tests: Iterable[str], *options: str, kernels: str = "unchanged", limit: float = TIMEOUT
     ) -> tuple[int | None, str]:
-        """Run tests against the copy; return pytest's exit code, None when time ran out, and what it printed."""
+        """Run tests against the copy; return pytest's exit code, None after a timeout, and the output."""
         given = [*options, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *test_ids(tests)]
         printed = self.folder / "printed.txt"
         sys.stdout.flush()
@@ -123,7 +123,7 @@ class Workshop:
         return code, printed.read_text()
 
     def _run(self, given: list[str], printed: Path, kernels: Path) -> None:
-        """Be the process that runs tests."""
+        """Run tests in the forked process."""
         code = 70
         try:
             output = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -148,7 +148,7 @@ class Workshop:
             os._exit(code)
 
     def state_of_kernels(self) -> str:
-        """Return what silvan knows compiled kernels by; this process does not import silvan itself."""
+        """Return the key of silvan's compiled kernels; this process does not import silvan itself."""
         path = only_one(sorted(self.sources.rglob("kernel_texts.py")), "kernel_texts.py")
         return str(runpy.run_path(str(path))["digest_of_kernels"]())
 
@@ -171,7 +171,7 @@ class Workshop:
 
 
 def _wait(child: int, until: float) -> int | None:
-    """Return a process's exit code; None if it had to be stopped, with all that it started."""
+    """Return a process's exit code; None if it had to be stopped, with its children."""
     while time.monotonic() < until:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -183,12 +183,12 @@ def _wait(child: int, until: float) -> int | None:
 
 
 def failures(printed: str) -> list[str]:
-    """Return the names of tests that failed, by what pytest printed."""
+    """Return the names of failed tests, from pytest's output."""
     return re.findall(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", printed, re.MULTILINE)
 
 
 class Record:
-    """What earlier runs found out, as long as sources, tests and mutant are the same."""
+    """Results of earlier runs, valid while sources, tests and mutant are the same."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -196,17 +196,17 @@ class Record:
         self.sources = _digest(sorted(SOURCES.rglob("*.py")))
 
     def key(self, mutant: Mutant) -> str:
-        """Return what an outcome is kept under."""
+        """Return the key of an outcome."""
         files = sorted({TESTS.parent / test.partition("::")[0] for test in test_ids(mutant.tests)})
         return hashlib.sha256(repr((mutant, self.sources, _digest(files))).encode()).hexdigest()
 
     def find(self, mutant: Mutant) -> Outcome | None:
-        """Return what became of a mutant, if that is known."""
+        """Return the stored outcome of a mutant, if any."""
         found = self.known.get(self.key(mutant))
         return None if found is None else Outcome(*found)
 
     def keep(self, mutant: Mutant, outcome: Outcome) -> None:
-        """Keep what became of a mutant, unless another try may tell more."""
+        """Store the outcome of a mutant, unless another attempt may differ."""
         if outcome.what in ("killed", "survived"):
             self.known[self.key(mutant)] = list(outcome)
             self.path.write_text(json.dumps(self.known))
@@ -231,7 +231,7 @@ def chosen(mutants: Sequence[Mutant], only: Sequence[str], sample: int | None) -
 
 
 def fail_unchanged(workshop: Workshop, mutants: Sequence[Mutant]) -> list[str]:
-    """Return the tests, among those that mutants name, which fail with the sources as they are."""
+    """Return the tests named by mutants that fail with the unchanged sources."""
     tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
     if not tests:
         return []

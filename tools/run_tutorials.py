@@ -1,10 +1,10 @@
-"""Run the tutorials as a reader would, and write what was printed below each block.
+"""Run the tutorials as a reader would, and write the output below each block.
 
-python tools/run_tutorials.py [PAGE...]     # all pages of docs/tutorials
+    python tools/run_tutorials.py [PAGE...]     # all pages of docs/tutorials
 
-A page is run from top to bottom in an empty folder. Python blocks share their names; what one prints stands in a
-``text`` block right below it. In ``console`` blocks every line that begins with ``$`` is a command, and what follows is
-its output. A ``toml`` block that begins with a comment of a file name is written to that file. A test compares every
+A page is run from top to bottom in an empty folder. Python blocks share their names; the output of one is in a
+``text`` block right below it. In ``console`` blocks every line that begins with ``$`` is a command, and its output
+follows. A ``toml`` block that begins with a comment of a file name is written to that file. A test compares every
 page with what this would write.
 """
 
@@ -100,7 +100,7 @@ def _inside(folder: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the pages that are named, or all."""
+    """Run the named pages, or all."""
     for page in [Path(word) for word in sys.argv[1:]] or sorted(FOLDER.glob("*.md")):
         with tempfile.TemporaryDirectory() as folder:
             page.write_text(run_page(page.read_text(encoding="utf-8"), Path(folder)), encoding="utf-8")

@@ -68,26 +68,26 @@ class Chance:
         self.begin("")
 
     def begin(self, name: str) -> None:
-        """Begin anew."""
+        """Start over."""
         self._name, self._drawn = name, 0
 
     def __call__(self, n: int) -> bytes:
-        """Draw so many."""
+        """Return the next bytes."""
         self._drawn += 1
         return hashlib.shake_256(f"{self._name}\0{self._drawn}".encode()).digest(n)
 
 
 class StillDatetime(datetime.datetime):
-    """Dates, of which now is always the same."""
+    """Dates with a fixed current time."""
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> "StillDatetime":
-        """Give the one time."""
+        """Return the fixed time."""
         return cls.fromtimestamp(NOW, tz)
 
 
 class SteadyNoise:
-    """A mechanism of opendp whose noise is drawn here."""
+    """A mechanism of opendp with noise from the fixed stream."""
 
     def __init__(self, mechanism: Any, scale: float, chance: Chance) -> None:
         self.map, self._scale, self._chance = mechanism.map, scale, chance
@@ -101,7 +101,7 @@ class SteadyNoise:
 
 
 def leave_nothing_to_chance() -> Chance:
-    """Replace random bytes, keys, noise and clocks; before silvan is imported, which takes some of them by name."""
+    """Replace random bytes, keys, noise and clocks before silvan is imported, which binds some of them by name."""
     for library in _LIBRARIES:
         with contextlib.suppress(ImportError):
             import_module(library)
@@ -140,7 +140,7 @@ def _rsa_key(exponent: int, bits: int, chance: Chance) -> Any:
 
 
 def digest(value: Any) -> str:
-    """Name anything by its content."""
+    """Identify anything by its content."""
     if isinstance(value, str):
         value = value.encode()
     elif not isinstance(value, bytes):
@@ -159,7 +159,7 @@ def _plain(value: Any) -> Any:
 
 
 def folder_content(path: Path) -> dict[str, bytes]:
-    """Read all files of a folder; where the folder is does not count."""
+    """Read all files of a folder; its location does not count."""
     here = str(path.resolve()).encode()
     files = sorted(file for file in path.rglob("*") if file.is_file())
     return {str(file.relative_to(path)): file.read_bytes().replace(here, b"HERE") for file in files}
@@ -182,13 +182,13 @@ STUDIES: dict[str, Callable[[Any, Path], Parts]] = {}
 
 
 def study(function: Callable[[Any, Path], Parts]) -> Callable[[Any, Path], Parts]:
-    """Have a study recorded."""
+    """Register a study for recording."""
     STUDIES[function.__name__.replace("_", " ")] = function
     return function
 
 
 def record(only: str = "") -> dict[str, Any]:
-    """Run all studies, or those whose names hold a text, and note digests."""
+    """Run all studies, or those whose names contain a text, and record digests."""
     chance = leave_nothing_to_chance()
     import numpy as np
 
@@ -222,7 +222,7 @@ def record(only: str = "") -> dict[str, Any]:
 
 @contextlib.contextmanager
 def listening() -> Iterator[list[str]]:
-    """Note every message to a site and its answer: site, verb, kind, sizes and digests."""
+    """Record every message to a site and its reply: site, verb, kind, sizes and digests."""
     from silvan.federation.site import Site
 
     heard: list[str] = []
@@ -242,7 +242,7 @@ def listening() -> Iterator[list[str]]:
 
 
 def kind_of(data: bytes) -> str:
-    """Give the name of a message's class, to find it again; it is not needed for comparing."""
+    """Return the name of a message's class, for people; comparisons do not need it."""
     import msgspec
 
     try:
@@ -263,7 +263,7 @@ def _detail(value: Any) -> str:
 
 
 def _line_text(line: Any) -> str:
-    """Return a ledger's line in words, by the name that a commit has for it."""
+    """Return a ledger's line in words, using the function name of that version."""
     return str(line.describe() if hasattr(line, "describe") else line.said())
 
 
@@ -276,7 +276,7 @@ def _said(error: BaseException) -> str:
 
 
 def people(task: str = "binary", n: int = 480, seed: int = 0) -> Any:
-    """Numbers, whole numbers and text, with missing values, rare categories and a label that depends on them."""
+    """Numbers, integers and text, with missing values, rare categories and a label that depends on them."""
     import numpy as np
     import polars as pl
 
@@ -301,12 +301,12 @@ def people(task: str = "binary", n: int = 480, seed: int = 0) -> Any:
 
 
 def dealt(frame: Any) -> dict[str, Any]:
-    """Deal the rows out to the sites; the last one has fewer."""
+    """Distribute the rows to the sites; the last one has fewer."""
     return {"north": frame[0::5].vstack(frame[1::5]), "east": frame[2::5].vstack(frame[3::5]), "south": frame[4::5]}
 
 
 def public_schema(sv: Any, task: str = "binary") -> Any:
-    """Say what the columns mean without looking at them."""
+    """Define the meaning of columns without looking at them."""
     label = sv.Label("label", bounds=(1000, 1150)) if task == "number" else sv.Label("label", ("no", "yes"))
     features = [
         sv.Feature("age", bounds=(0, 100)),
@@ -333,7 +333,7 @@ def federated(sv: Any, task: str = "binary", **settings: Any) -> Any:
 
 
 def parted(task: str = "binary") -> dict[str, Any]:
-    """Deal the columns out to a bank, which has the label, and a shop, each with rows that the other lacks."""
+    """Distribute the columns to a bank, which has the label, and a shop, each with rows that the other lacks."""
     import numpy as np
     import polars as pl
 
@@ -466,7 +466,7 @@ STUDIES |= {name: _fit(*parts) for name, parts in _FITS.items()}
 
 @study
 def brought_forests(sv: Any, folder: Path) -> Parts:
-    """Forests that sites bring, fitted and not."""
+    """Pretrained forests of sites, fitted and not."""
     from sklearn.ensemble import RandomForestClassifier
 
     X, y = people(seed=7).drop("label"), people(seed=7)["label"]
@@ -502,7 +502,7 @@ def tables_of_all_kinds(sv: Any, folder: Path) -> Parts:
 
 @study
 def advice(sv: Any, folder: Path) -> Parts:
-    """Who is near whom."""
+    """Which sites are similar."""
     fed = federated(sv)
     told = sv.advise(fed)
     yield "in words", str(told)
@@ -516,7 +516,7 @@ def advice(sv: Any, folder: Path) -> Parts:
 
 @study
 def journal(sv: Any, folder: Path) -> Parts:
-    """Keep a journal, and go on from it."""
+    """Keep a journal, and resume from it."""
 
     def fit(**settings: Any) -> tuple[Any, Any]:
         fed = federated(sv, journal=str(folder / "journal.sqlite"), **settings)
@@ -605,7 +605,7 @@ def vertical_number(sv: Any, folder: Path) -> Parts:
 
 @study
 def vertical_secret(sv: Any, folder: Path) -> Parts:
-    """Parties that agree on a key of their own; every party shows its splits."""
+    """Parties that agree on a shared key; every party discloses its splits."""
     fed = parties(sv, "several", random_state=None, ledgers=folder / "parties")
     yield from _fitted(sv.VerticalForest(**SMALL, auditor=True).fit(fed), fed)
     yield "ledger", (folder / "parties" / "shop" / "ledger.jsonl").read_bytes()
@@ -613,7 +613,7 @@ def vertical_secret(sv: Any, folder: Path) -> Parts:
 
 @study
 def vertical_journal(sv: Any, folder: Path) -> Parts:
-    """Go on from the journal of a study by columns."""
+    """Resume a vertical study from its journal."""
     for _ in range(2):
         fed = parties(sv, journal=str(folder / "journal.sqlite"))
         model = sv.VerticalForest(**SMALL).fit(fed)
@@ -660,7 +660,7 @@ def linear_number(sv: Any, folder: Path) -> Parts:
 
 @study
 def refusals(sv: Any, folder: Path) -> Parts:
-    """Errors that cross the border of a site, each with the site's own reason, which stays there."""
+    """Errors that leave a site, and the site's own reason, which stays there."""
     grown, public = sv.HistogramForest(**SMALL), {"schema": "public", "test": 0.0}
     bad = dealt(people())
     tries: dict[str, Callable[[], Any]] = {
@@ -707,7 +707,7 @@ def refusals(sv: Any, folder: Path) -> Parts:
 
 @study
 def bad_messages(sv: Any, folder: Path) -> Parts:
-    """Messages that a site cannot take, and its answers, letter by letter."""
+    """Messages that a site refuses, and its replies, letter by letter."""
     import msgspec
 
     from silvan.federation.site import Site
@@ -743,7 +743,7 @@ def bad_messages(sv: Any, folder: Path) -> Parts:
 
 
 def command(*words: str) -> dict[str, Any]:
-    """Run a command in this process; of what it says on standard error, progress depends on time and is left out."""
+    """Run a command in this process; progress on standard error depends on time and is left out."""
     import silvan
 
     settings = tomllib.loads((Path(silvan.__file__).parents[2] / "pyproject.toml").read_text())
@@ -844,7 +844,7 @@ def command_line_of_parties(sv: Any, folder: Path) -> Parts:
 
 @study
 def coordinator_folder(sv: Any, folder: Path) -> Parts:
-    """Begin a federation of machines: keys, certificates, FLARE's folders, an invitation."""
+    """Create a federation of machines: keys, certificates, FLARE's folders, an invitation."""
     yield "init", command("study", "init", "heart", "--site", "north", "--site", "south", "--columns", "age, label")
     yield "invite", command("study", "invite", "north", "--in", "heart")
     yield from folder_content(folder / "heart").items()
@@ -855,7 +855,7 @@ def coordinator_folder(sv: Any, folder: Path) -> Parts:
 
 
 def compare(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Say item by item whether two records are the same."""
+    """Report item by item whether two records are the same."""
     if a["made with"] != b["made with"]:
         print(f"note: made with {a['made with']} and {b['made with']}")
     different = 0
@@ -882,7 +882,7 @@ def _difference(one: dict[str, Any] | None, other: dict[str, Any] | None) -> str
 
 
 def commits(old: str, new: str) -> bool:
-    """Record two commits in work trees of their own, and compare."""
+    """Record two commits in separate work trees, and compare."""
     git = ["git", "-C", str(Path(__file__).parent)]
     records = []
     with tempfile.TemporaryDirectory() as folder:
@@ -900,7 +900,7 @@ def commits(old: str, new: str) -> bool:
 
 
 def main(words: list[str]) -> int:
-    """Do what the command line says."""
+    """Run the command line."""
     match words:
         case ["record", out] | ["record", out, _]:
             path = Path(out).resolve()

@@ -1,8 +1,8 @@
-"""A hook of mkdocs: what search shows first, and pages of wide tables without a list of contents beside them."""
+"""A hook of mkdocs: the order of search results, and pages of wide tables without a table of contents beside them."""
 
 from typing import Any
 
-# the first that a page's path begins with: guides before reference, and decisions last
+# prefixes of paths in order: guides before reference, and decisions last
 BOOSTS = (
     ("tutorials/", 4.0),
     ("decisions/", 0.1),
@@ -20,7 +20,7 @@ WIDE = ("results/", "benchmarks.md", "peers.md")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Set a page's place in search, and give wide tables the whole width."""
+    """Set a page's rank in search, and give wide tables the whole width."""
     path = page.file.src_uri
     page.meta["search"] = {"boost": next(boost for start, boost in BOOSTS if path.startswith(start))}
     if path.startswith(WIDE):

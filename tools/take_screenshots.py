@@ -1,10 +1,10 @@
 """Take the pictures of the documents: pages of a demo run in a browser, written as PNG to docs/images/.
 
-python tools/take_screenshots.py          # runs the demo first; needs Chromium
-python tools/take_screenshots.py RUN      # of a run of the demo that is there
+    python tools/take_screenshots.py          # runs the demo first; needs Chromium
+    python tools/take_screenshots.py RUN      # of an existing run of the demo
 
 The demo's tables and seeds are fixed, and the report is photographed at a fixed size in light colours: the pictures
-change only where the report does.
+change only when the report does.
 """
 
 import shutil
@@ -21,7 +21,7 @@ _AROUND = 12  # pixels of the page around an element
 
 
 def main(run: Path | None) -> None:
-    """Photograph the report of a demo run: its top, its gains, and its curves with what the model looks at."""
+    """Photograph the report of a demo run: its top, its gains, and its curves with column effects."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         if run is None:
             run = Path(folder) / "demo"

@@ -1,7 +1,7 @@
 """Write the list of modules in docs/architecture.md from the docstrings of packages and modules.
 
-The page is written by hand but for what stands between two markers. ``make docs`` runs this, and a test fails when the
-page does not have what this would write.
+The page is written by hand except for the part between two markers. ``make docs`` runs this, and a test fails when
+the page differs from the result.
 """
 
 import ast
@@ -12,7 +12,7 @@ SOURCES = ROOT / "src" / "silvan"
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- modules: written by tools/write_architecture.py -->\n", "<!-- end of modules -->\n"
 
-# as they may import each other: each only from those before it
+# in the order of imports: each only from those before it
 LAYERS = (
     *(
         "errors",
@@ -65,7 +65,7 @@ def placed() -> set[Path]:
 
 
 def render(page: str) -> str:
-    """Return the page with the list of modules as it should be."""
+    """Return the page with the current list of modules."""
     before, _, rest = page.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:

@@ -1,7 +1,7 @@
 """Write the tables of keys in docs/study.md and docs/deployment.md, and the learners in docs/api.md, from the code.
 
-The pages are written by hand but for what stands between two markers. ``make docs`` runs this, and a test fails when a
-page does not have what this would write.
+The pages are written by hand except for the parts between two markers. ``make docs`` runs this, and a test fails when
+a page differs from the result.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ def in_toml(text: str) -> str:
 
 
 def shown(default: Any) -> str:
-    """Return a default as a study file would say it."""
+    """Return a default as a study file would write it."""
     plain = "none" if default is None else list(default) if isinstance(default, tuple) else default
     return f"`{json.dumps(plain)}`"
 
@@ -76,7 +76,7 @@ def of_study(*, machines: bool) -> str:
 
 
 def of_learners() -> str:
-    """Return the parameters of all learners, each where it is declared first."""
+    """Return the parameters of all learners, each where it is first declared."""
     structs: dict[str, type[Parameters]] = {
         "All forests": ForestParameters,
         '`"HistogramForest"`, `"MergedForest"`, `"LocalForest"`, `"VerticalForest"`': VotingForestParameters,
@@ -119,7 +119,7 @@ def names_of(axis: Literal["rows", "columns"]) -> str:
 
 
 def render(page: str) -> str:
-    """Return a page with its tables as the structs have them now."""
+    """Return a page with its tables as the structs define them now."""
     tables = {
         "study": lambda: of_study(machines=False),
         "machines": lambda: of_study(machines=True),

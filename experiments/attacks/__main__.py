@@ -1,4 +1,4 @@
-"""Run the attacks on what the documents claim, and print what each read before it was closed and what it reads now.
+"""Run the attacks on documented claims; print what each could learn before it was closed and what it learns now.
 
     python -m experiments.attacks [NAME ...] [--small]
 

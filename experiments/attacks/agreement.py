@@ -1,9 +1,9 @@
-"""A coordinator that lies while sites agree, to sites that do not know the study's text.
+"""A coordinator that lies during the agreement, to sites that do not know the study's text.
 
-It asks for a number's values as classes, forges the counts that say which categories are common, looks into cells of
-single rows, draws more cut points than a tree has bins, asks by a schema of another label, sums a column that one site
-has, and has parties hand over digests of ids in a study that matches rows by private set intersection. ``open_to`` runs
-the same attacks where what stops them is off.
+It asks for values of a number as classes, forges the counts that show which categories are common, refines cells of
+single rows, sets more cut points than a tree has bins, uses a schema with another label, sums a column of a single
+site, and makes parties hand over digests of ids although the study uses private set intersection. ``open_to`` runs the
+same attacks with the protections switched off.
 """
 
 import warnings
@@ -46,7 +46,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 def open_to(n: int = 400) -> dict[str, float]:
-    """Return what each attack reads where what stops it is off."""
+    """Return what each attack learns with its protection switched off."""
     with _without_checks():
         return {what: attack(n, False) for what, (_, attack) in _ATTACKS.items()}
 
@@ -79,7 +79,7 @@ def _without_checks() -> Iterator[None]:
 def _federation(
     n: int, held: bool, label: str = "event", naming: Naming = "proven", *, keyed: bool = True
 ) -> Federation:
-    """Return two sites; if they are ``held``, as they are between machines."""
+    """Return two sites; with ``held`` they check requests as they do between machines."""
     rng = np.random.default_rng(3)
     table = pl.DataFrame(
         {
@@ -91,7 +91,7 @@ def _federation(
             "salary": rng.lognormal(10, 0.5, 2 * n).round(2),
         }
     )
-    schema = Schema.of(["age"], Label(label))  # given, so that nothing was asked before the attack
+    schema = Schema.of(["age"], Label(label))  # given, so that no request came before the attack
     tables = {"here": table[:n], "there": table[n:]}
     federation = sv.federate_rows(tables, label=label, schema=schema, signed=True, n_jobs=1)
     for site in federation.local_sites.values():
@@ -102,19 +102,19 @@ def _federation(
 
 
 def _salaries(n: int, held: bool) -> float:
-    """Have the values of a numeric label listed as if they were classes."""
+    """Make sites list the values of a numeric label as classes."""
     federation = _federation(n, held, "salary", "all")  # whoever asks
     return float(len(federation.ask(Describe(task="classification"))["here"].classes or ()))
 
 
 def _rare_classes(n: int, held: bool) -> float:
-    """Read classes that one row each has."""
+    """Read classes that belong to one row each."""
     federation = _federation(n, held, "illness")
     return float(sum(str(name).startswith("rare") for name in federation.ask(Describe())["here"].classes or ()))
 
 
 def _surnames(*, keyed: bool) -> Callable[[int, bool], float]:
-    """Forge the counts of a column's hashes, so that all names are common; prove them by the key that is public."""
+    """Forge the counts of a column's hashes, so that all names look common; prove them with the public key."""
 
     def attack(n: int, held: bool) -> float:
         federation = _federation(n, held, keyed=keyed)
@@ -137,7 +137,7 @@ def _surnames(*, keyed: bool) -> Callable[[int, bool], float]:
 
 
 def _fine_salaries(n: int, held: bool) -> float:
-    """Look into all cells with a salary as closely as can be; count those known to a hundred-thousandth."""
+    """Refine all cells that contain a salary; count the salaries known to one part in a hundred thousand."""
     federation = _federation(n, held)
     schema = Schema.of(["salary"], Label("event", ("no", "yes")))
     blob = federation.blob(schema.to_json().encode())
@@ -153,7 +153,7 @@ def _fine_salaries(n: int, held: bool) -> float:
 
 
 def _cut_points(n: int, held: bool) -> float:
-    """Draw a cut point between each two neighbours in age, and read the labels of those alone in a bin."""
+    """Place a cut point between any two neighbouring ages, and read the labels of rows alone in a bin."""
     federation = _federation(n, held)
     schema = Schema.of([Feature("age")], Label("event", ("no", "yes")))
     ages = np.sort(federation.site("here").frame["age"].to_numpy().astype(np.float32))[:250]
@@ -189,7 +189,7 @@ def _other_label(n: int, held: bool) -> float:
 
 
 def _second_schema(n: int, held: bool) -> float:
-    """Count classes by a second schema of the same label, in another task."""
+    """Count classes with a second schema of the same label, in another task."""
     label = Label("event", ("no", "yes"))
     return _count_classes(_federation(n, held), [Schema.of(["age"], label), Schema.of(["salary"], label)])
 
@@ -202,7 +202,7 @@ def _count_classes(federation: Federation, schemas: list[Schema]) -> float:
 
 
 def _one_site(n: int, held: bool) -> float:
-    """Sum a column that one site has over three sites, of which each asks for sums over three."""
+    """Sum a column of a single site over three sites, each of which requires sums over three."""
     rng = np.random.default_rng(3)
     tables = {
         s: pl.DataFrame({"age": rng.random(n), "label": np.arange(n) % 2}) for s in ("here", "there", "elsewhere")
@@ -217,7 +217,7 @@ def _one_site(n: int, held: bool) -> float:
 
 
 def _digests(n: int, held: bool) -> float:
-    """Have parties introduce themselves with digests of all ids."""
+    """Make parties introduce themselves with digests of all ids."""
     ids = {"id": np.arange(n)}
     tables = {
         "shop": pl.DataFrame({**ids, "visits": np.arange(n)}),

@@ -1,9 +1,9 @@
-"""Two studies with one short name: the owner reads and approves the one, and the other is run.
+"""Two studies with the same short name: the owner approves one, and the other is run.
 
-The two texts below were found by trying 40 million endings of each, in a minute on one core: the first 48 bits of
-their digests are the same. Bound to these, an approval of the harmless one is one of the other, too. Then, with a study
-approved, the coordinator asks for kinds of messages that were not among those shown, and for another approved study's
-kinds in a site that was made for this one.
+The two texts below were found by trying 40 million endings of each, in a minute on one core: the first 48 bits of their
+digests are equal. An approval bound to these bits would cover both studies. Then, with an approved study, the
+coordinator sends kinds of messages that were not shown, and kinds of another approved study to a site that serves this
+one.
 """
 
 import tempfile
@@ -45,7 +45,7 @@ SITES = ("north", "south", "west")
 
 
 def run(small: bool) -> list[Outcome]:
-    """Approve one study, and run another; ask for what was not shown."""
+    """Approve one study and run another; send requests that were not shown."""
     shown, other = parse_remote_study(HARMLESS), parse_remote_study(HARMFUL)
     with tempfile.TemporaryDirectory() as folder:
         member = make_member(Path(folder))
@@ -65,7 +65,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 def _outcome(what: str, before: str, member: JoinedSite, kinds: list[str], made_for: Study, asked_as: Study) -> Outcome:
-    """Count the kinds of messages that the gate of a study lets in."""
+    """Count the kinds of messages that the gate of a study accepts."""
     gate, read, note = member.gate(made_for), 0, ""
     for kind in kinds:
         try:
@@ -78,7 +78,7 @@ def _outcome(what: str, before: str, member: JoinedSite, kinds: list[str], made_
 
 
 def _control(member: JoinedSite, listed: list[str], shown: Study) -> Outcome:
-    """Count the approved study's own kinds that the gate refuses: with all refused, the attacks would show nothing."""
+    """Count the approved study's own kinds that the gate refuses: refusing all would prove nothing."""
     target, before = "messages of the approved study itself that are refused", "none"
     answered = _outcome("", "", member, listed, shown, shown)
     return Outcome(target, before, len(listed) - answered.read, note=answered.note)

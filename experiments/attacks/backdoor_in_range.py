@@ -1,8 +1,8 @@
-"""One of four sites sends trees with a back door whose trigger 2 % of all rows reach: nothing about the trees is odd.
+"""One of four sites sends trees with a backdoor whose trigger 2% of all rows reach: the trees look normal.
 
-Read is the share of rows that the trigger turns to the attacker's class, beyond those that it turns in a forest
-without the attacker; the mean over seeds. In the last attack the site lies in its counts as well, where sums are
-trusted: it counts rows at its own trees.
+The result is the share of rows that the trigger flips to the attacker's class, beyond those that flip in a forest
+without the attacker, as a mean over seeds. In the last attack, with trusted sums, the site also lies in its counts: it
+counts rows at its own trees.
 """
 
 import warnings
@@ -59,7 +59,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 def _federation(seed: int) -> tuple[Federation, AuditedRows]:
-    """Four sites of 200 rows with a label that is hard to predict, and as many rows to try the trigger on."""
+    """Return four sites of 200 rows with a label that is hard to predict, and as many rows to test the trigger."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(1600, 6)).astype(np.float32)
     y = (X[:, 0] + X[:, 1] + 1.5 * rng.normal(size=len(X)) > 0.8).astype(int)
@@ -74,7 +74,7 @@ def _turned(model: Any, seed: int) -> float:
 
 
 def _lied(seed: int) -> tuple[float, str]:
-    """Send trees with a back door and counts that are made to keep it; return the rows turned, or the refusal."""
+    """Send trees with a backdoor and counts that keep it; return the flipped rows, or the refusal."""
     fed, rows = _federation(seed)
     honest = sv.BOFRF(6, max_depth=6, refit_leaves=True, random_state=seed).fit(rehearse(fed)).forest_
     trigger = find_trigger(fed, honest, rows, COMMON)

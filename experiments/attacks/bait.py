@@ -1,4 +1,4 @@
-"""Trees that single out known patients, and tables to try them on: what several attacks on labels share."""
+"""Trees that isolate known patients, and tables to try them on; shared by several attacks on labels."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def tables(n: int, others: int) -> dict[str, pl.DataFrame]:
 def as_between_machines(
     tables: dict[str, pl.DataFrame], models: int, min_sites: int = 1, **settings: Any
 ) -> Federation:
-    """Make a federation whose sites show metrics as between machines, and evaluate so many external models."""
+    """Make a federation whose sites return metrics as between machines, and evaluate a number of external models."""
     policy = PolicyBetweenMachines(min_sites=min_sites)
     federation = federate_rows(tables, n_jobs=1, policy=policy, **settings)
     for site in federation.local_sites.values():
@@ -42,12 +42,12 @@ def as_between_machines(
 
 
 def known(federation: Federation, test: bool) -> Part:
-    """Return the target's rows: the attacker knows all but their labels, which only tell what it read right."""
+    """Return the target's rows: the attacker knows all but the labels, which serve to check its guesses."""
     return federation.site(TARGET).part(federation.schema, test=test)
 
 
 def single_out(schema: Schema, X: np.ndarray, row: int) -> Forest:
-    """Return a tree that votes "yes" for one known row alone, by the value that fewest others have; "no" for others."""
+    """Return a tree that votes "yes" only for one known row, by its rarest value, and "no" for all others."""
     same = [(np.sum(X[:, f] == X[row, f]), f) for f in range(X.shape[1])]
     f = min(same)[1]
     value = X[row, f]
@@ -63,7 +63,7 @@ def single_out(schema: Schema, X: np.ndarray, row: int) -> Forest:
 
 
 def rank_all(schema: Schema, X: np.ndarray) -> Forest:
-    """Return trees that give rows of different values in a column of many values different scores, all above 0."""
+    """Return trees that score rows by their values in a many-valued column, all above 0."""
     f = max(range(X.shape[1]), key=lambda f: len(np.unique(X[:, f])))
     cuts = np.concatenate([np.unique(X[:, f])[:-1], [X[:, f].min() - 1]])
     yes, no = [0.0, 1.0], [1.0, 0.0]

@@ -1,8 +1,8 @@
-"""An approved study, and a coordinator that asks for something else by messages of the approved kinds.
+"""An approved study, and a coordinator that sends other requests of the approved message kinds.
 
-Every request is well formed, and of a kind that studies use. What differs is in the contents: columns outside the
-study, other trees, other subgroups, a key of another study. Sites that know the study's text compare; without it they
-answer whatever their policy allows. What they refuse by themselves is in ``agreement.py``.
+Every request is well formed, and of a kind that studies use. Its content differs: columns outside the study, other
+trees, other subgroups, a key of another study. Sites that know the study's text compare the content; without the text
+they allow whatever their policy does. Requests that they refuse even then are in ``agreement.py``.
 """
 
 from collections.abc import Callable
@@ -47,13 +47,13 @@ Attack = Callable[[Federation, pl.DataFrame], float]
 
 
 def run(small: bool) -> list[Outcome]:
-    """Ask for what the text does not say, of sites that know it."""
+    """Send requests beyond the text to sites that know it."""
     n = 400 if small else 800
     return [_outcome(what, before, text, attack, n) for what, before, text, attack in _ATTACKS]
 
 
 def unheld(n: int = 400) -> dict[str, float]:
-    """Return what each attack reads where sites do not know the study's text."""
+    """Return what each attack learns if sites do not know the study's text."""
     found = {}
     for what, _, text, attack in _ATTACKS:
         federation, table = _federation(parse_remote_study(text), n)
@@ -74,7 +74,7 @@ def _outcome(target: str, before: str, text: str, attack: Attack, n: int) -> Out
 
 
 def _federation(study: Study, n: int) -> tuple[Federation, pl.DataFrame]:
-    """Return two sites that each know the same about n people, and the table of the first."""
+    """Return two sites that know different things about the same n people, and the table of the first."""
     rng = np.random.default_rng(3)
     table = pl.DataFrame(
         {
@@ -92,13 +92,13 @@ def _federation(study: Study, n: int) -> tuple[Federation, pl.DataFrame]:
 
 
 def _columns(federation: Federation, table: pl.DataFrame) -> float:
-    """Have a site list all columns of its table, in a study that gives the schema."""
+    """Make a site list all columns of its table, in a study that gives the schema."""
     names = set(federation.ask(Describe())["here"].names)
     return float(len(names & {"surname", "religion", "hiv", "salary"}))
 
 
 def _labels(federation: Federation, table: pl.DataFrame) -> float:
-    """Grow large trees on all rows, whose leaves tell the label of people whose columns are known."""
+    """Grow large trees on all rows, whose leaves reveal the labels of people with known columns."""
     ages, sexes = Feature("age", bounds=(0, 120)), Feature("sex", "categorical", categories=("f", "m"))
     schema = Schema.of([ages, sexes], Label("event", ("no", "yes")))
     settings = Settings(n_estimators=60, bootstrap=False, max_features=1)

@@ -1,8 +1,8 @@
-"""A party that reads in its requests how many columns the others have, where these stand, and which way each may go.
+"""A party that infers the number, position and direction of the others' columns from its requests.
 
-It needs the number of its own first column, which decides between equal gains. With it, the seeds of nodes and which of
-its columns were drawn it can try all numbers of columns: only one explains the draws. So the number itself is no secret
-from parties (docs/vertical.md), what the columns are and whose is.
+It needs the number of its own first column, which decides between equal gains. With that, the seeds of nodes and the
+list of its sampled columns, it can try all total numbers of columns: only one explains the samples. So the total is not
+secret from parties (docs/vertical.md); what the columns are and whose they are is.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ _SECRETS = {
 
 
 def run(small: bool) -> list[Outcome]:
-    """Grow forests in both ways and look through all that one party is asked."""
+    """Grow forests both ways and search all requests to one party."""
     n, outcomes = 60 if small else 300, []
     for labels in ("encoded", "encrypted"):
         read = found_in(asked_of_shop(n, labels, 2))
@@ -47,7 +47,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 def found_in(requests: list[Request]) -> int:
-    """Count what requests say outright: of the numbers, and of the ways of other columns than the party's."""
+    """Count what requests state directly: numbers of columns, and directions of other parties' columns."""
     told = {number for request in requests for number in _numbers(request)}
     signs = {len(way) for request in requests for way in _lists_of_signs(request)}
     return sum(secret in told for secret in _SECRETS.values()) + len(signs - {_WIDTHS["shop"]})
@@ -74,7 +74,7 @@ def asked_of_shop(n: int, labels: str, n_trees: int) -> list[Request]:
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """List the fields of a request, and of all that is in it."""
+    """List the fields of a request, and of everything in it."""
     if isinstance(value, msgspec.Struct):
         found = [(name, getattr(value, name)) for name in value.__struct_fields__]
     elif dataclasses.is_dataclass(value):
@@ -87,21 +87,21 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _numbers(request: Request) -> Iterator[int]:
-    """List the numbers that a request says outright."""
+    """List the numbers that a request states directly."""
     for _, value in _fields(request):
         if isinstance(value, int) and not isinstance(value, bool):
             yield value
 
 
 def _lists_of_signs(request: Request) -> Iterator[list[int]]:
-    """List what a request says of which way predictions may go."""
+    """List what a request states about the direction of predictions."""
     for name, value in _fields(request):
         if name == "monotonic_cst" and value:
             yield value
 
 
 def _possible(requests: list[FindValues]) -> list[tuple[int, int]]:
-    """Return the numbers of columns, in all and drawn, by which a party's columns would be drawn as they were."""
+    """Return the pairs of total and sampled columns that explain a party's samples."""
     first, own = _WIDTHS["bank"], _WIDTHS["shop"]
     possible = [(n, drawn) for n in range(first + own, 60) for drawn in range(1, n + 1)]
     for request in requests:

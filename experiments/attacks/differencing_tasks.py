@@ -1,8 +1,8 @@
 """Differencing across tasks: a sum over five sites, then nearly the same over four of them in another task.
 
-The coordinator has the categories of all sites counted, as every study does. Then it begins a new model, says that one
-site is lost, and has them counted once more, in a form that differs a little, so that it is another question: a column
-is named twice, or one is left out. The difference of the two sums is the fifth site's part.
+The coordinator has the categories of all sites counted, as every study does. Then it begins a new model, claims that
+one site is lost, and has them counted again, in a slightly different form, so that it is another request: a column is
+named twice, or one is left out. The difference of the two sums is the fifth site's part.
 """
 
 from collections.abc import Sequence

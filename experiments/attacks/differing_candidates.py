@@ -1,7 +1,8 @@
-"""Candidates that differ by site: all but one evaluate a model that says nothing, so that a sum is one site's part.
+"""Models that differ by site: all but one evaluate a constant model, so that a sum is the last site's part.
 
-One model for all is tried as well, that gives every known row a score of its own. With ``score_groups=5`` a site's rows
-count in groups of five or more, of which it is not told whether all rows are of one class or all but one.
+A single model that gives every known row a different score is tried as well. With ``score_groups=5`` a site's rows
+count in groups of five or more, and the report does not reveal whether all rows of a group have one class, or all but
+one.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ from silvan.metrics import GRID
 
 
 def run(small: bool) -> list[Outcome]:
-    """Read the labels of one site's test rows from a hidden sum over four sites."""
+    """Read the labels of one site's test rows from a masked sum over four sites."""
     outcomes = []
     for alike in (False, True):
         given, settings = tables(44 if small else 220, 3), {"test": 0.2, "sums": "masked"}
@@ -40,7 +41,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 def read_labels(federation: Federation, X: np.ndarray, alike: bool) -> np.ndarray:
-    """Have the target give every row a score of its own, and the other sites the lowest, unless all are asked alike."""
+    """Make the target score every row differently and the others constantly, unless requests must be equal."""
     schema = federation.schema
     baits = rank_all(schema, X)
     models = {site: baits if alike else never_yes(schema) for site in federation.active} | {TARGET: baits}
@@ -53,7 +54,7 @@ def read_labels(federation: Federation, X: np.ndarray, alike: bool) -> np.ndarra
     )
     negatives, positives = counts.scores[0, 0]
     answer = answer_of(baits, X, np.zeros(X.shape[1], np.bool_))
-    # what a site does is no secret; how rows fall into groups does not depend on their labels
+    # the site's code is public, and how rows fall into groups does not depend on their labels
     score = (in_groups(answer, np.zeros(len(X), np.int64), 2, 5)[0] if alike else answer).scores[:, 1]
     cell = GRID - 1 - np.minimum((score * GRID).astype(int), GRID - 1)
     if not alike:
@@ -67,7 +68,7 @@ def read_labels(federation: Federation, X: np.ndarray, alike: bool) -> np.ndarra
 
 
 def possible(positives: np.ndarray, negatives: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the fewest and the most "yes" that each group may have, by what is counted of all groups."""
+    """Return the minimum and maximum number of "yes" in each group, given the counts of all groups."""
     size = positives + negatives
     least, most = positives.copy(), positives.copy()
     for side, others in ((positives <= 1, positives), (negatives <= 1, negatives)):

@@ -1,8 +1,8 @@
-"""A private study, and a coordinator that asks again and again: each request has noise, and a site has budget left.
+"""A private study with a coordinator that repeats requests: each reply has noise, and the site has budget left.
 
-The owner read "this study costs up to 1". A request that differs a little is another draw of noise, so a coordinator
-could spend all that a site has, and average the noise away as far as that goes. A site that knows the study's text
-answers up to the study's own epsilon.
+The owner read "this study costs up to 1". A slightly different request gets new noise, so a coordinator could spend the
+whole budget of a site and average the noise away. A site that knows the study's text replies only up to the study's own
+epsilon.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ _BUDGET = 10.0
 
 
 def run(small: bool) -> list[Outcome]:
-    """Ask a site that knows what the study may cost."""
+    """Send requests to a site that knows the study's limit."""
     spent, note = epsilon_spent(held=True)
     return [
         Outcome(f"epsilon of {_BUDGET:g} spent beyond the 1 of the study's text", "9", max(spent - 1.0, 0.0), note=note)
@@ -38,7 +38,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 def epsilon_spent(*, held: bool) -> tuple[float, str]:
-    """Return how much of a site's budget one study spends, and what the site answered in the end."""
+    """Return how much of a site's budget one study spends, and the site's last reply."""
     study, table = (
         parse_remote_study(_STUDY),
         pl.DataFrame({"age": np.arange(90) % 60 + 20, "label": ["no", "yes"] * 45}),

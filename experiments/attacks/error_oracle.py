@@ -1,4 +1,4 @@
-"""A coordinator that reads rows off the errors of noisy questions, which cost nothing while they fail."""
+"""A coordinator that learns rows from the errors of noisy requests, which cost nothing if they fail."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,7 +18,7 @@ Test = Callable[[range], bool]
 
 
 def run(small: bool) -> list[Outcome]:
-    """Find the oldest person and all ages that occur, by which questions fail how."""
+    """Find the oldest person and all ages that occur, by which requests fail and how."""
     n = 24 if small else 300
     ages = np.random.default_rng(0).integers(18, 101, n)
     values = set(ages.tolist())
@@ -41,7 +41,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 class Oracle:
-    """One site with a budget, asked noisy questions whose label has only some of the values as classes."""
+    """One site with a budget, and noisy requests whose label has only some of the values as classes."""
 
     def __init__(self, frame: pl.DataFrame, label: str, malformed: bool) -> None:
         policy = sv.Policy(epsilon=1.0, messages=("*", "Describe"))
@@ -51,16 +51,16 @@ class Oracle:
 
     @property
     def tells(self) -> bool:
-        """Whether answers have differed at all."""
+        """Whether replies have differed at all."""
         return len(self.answers) > 1
 
     @property
     def note(self) -> str:
-        """What the site answers."""
+        """The site's reply."""
         return "; ".join(sorted(self.answers))
 
     def occurs(self, some: range) -> bool:
-        """Ask with all classes but some: whether one of these occurs."""
+        """Send a request with all classes but some, to learn whether one of these occurs."""
         classes = (-1, *(value for value in range(MOST + 1) if value not in some))
         schema = sv.Schema.of([sv.Feature("nothing", bounds=(0.0, 1.0))], sv.Label(self.label, classes=classes))
         request = CountTables(
@@ -95,7 +95,7 @@ def _largest(occurs: Test) -> int:
 
 
 def _present(occurs: Test, some: range) -> Iterator[int]:
-    """Halve until single values are left."""
+    """Bisect until single values are left."""
     if not occurs(some):
         return
     if len(some) == 1:

@@ -1,7 +1,7 @@
-"""Foreign keys: a coordinator puts a key of its own among those of the parties, to get hold of the one they share.
+"""A coordinator inserts its own key among those of the parties, to obtain their shared key.
 
-It asks a party to seal the shared key for a name of its own, or opens what is sealed for another party; and it hands a
-party a key of its own choice to hash ids by.
+It asks a party to seal the shared key for an invented name, or opens what is sealed for another party; and it gives a
+party a key of its choice for hashing ids.
 """
 
 from contextlib import suppress
@@ -21,7 +21,7 @@ _PURPOSE = b"shared key of s"
 
 
 def run(small: bool) -> list[Outcome]:
-    """Ask for the key, and plant one."""
+    """Request the key, and plant one."""
     given = tables(40)
     own = X25519PrivateKey.generate()
     fed = sv.federate_columns(given, id=ID, label="label", random_state=None)

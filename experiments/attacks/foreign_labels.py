@@ -1,7 +1,7 @@
-"""A study with encrypted labels, and a coordinator that has parties add up "labels" of its own, under its own key.
+"""A study with encrypted labels, and a coordinator that makes parties add up its own "labels", under its own key.
 
-Each row is a lane of its own, so that a sum by bin says which rows are in the bin. One request per column reads the bin
-of every row. Parties add up what the label holder signed for the task, and nothing else.
+Each row has its own lane, so that a sum by bin reveals which rows are in the bin. One request per column reads the bin
+of every row. The protection: parties add up only what the label holder signed for the task.
 """
 
 from unittest import mock
@@ -33,7 +33,7 @@ _COLUMNS = ("visits", "basket", "age")
 
 
 def run(small: bool) -> list[Outcome]:
-    """Have a party add up labels that nobody signed, or that another party than the study names signed."""
+    """Make a party add up labels without a signature, or with that of a party that the study does not name."""
     n, outcomes = 48 if small else 240, []
     for signer, how in (("", "by a key of the coordinator's own"), ("spy", "signed by a party that colludes with it")):
         target = f"rows of {n} whose bins in all columns of a party are read, {how}"
@@ -45,7 +45,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 def unprotected(n: int) -> float:
-    """Return for how many rows all bins are read where parties do not ask who signed the labels."""
+    """Return for how many rows all bins are read if parties do not check who signed the labels."""
     with mock.patch.object(party_rows, "check_signed"):
         return rows_read(n)
 
@@ -96,7 +96,7 @@ def _federation(n: int) -> Federation:
 def _read_column(
     federation: Federation, ground: GrowingContext, key: PrivateKey, lanes: Lanes, column: int
 ) -> np.ndarray:
-    """Return where in the packed sums each row is: a number for every bin, 0 for the fullest, which is left out."""
+    """Return where each row is in the packed sums: a number for every bin, 0 for the fullest, which is left out."""
     request = SumLabels(ground=ground, nodes=np.zeros(1, np.int32), features=np.array([[column]], np.int32))
     plain = decrypt(key, federation.ask({"shop": request})["shop"].sums)
     groups, places = len(plain) // lanes.parts, np.zeros(lanes.rows, np.int64)
@@ -110,7 +110,7 @@ def _read_column(
 
 
 def _true_bins(federation: Federation, ground: GrowingContext) -> np.ndarray:
-    """Return the bin of every row in every column, which the attacker has only what it reads of: (rows, columns)."""
+    """Return the true bin of every row in every column, to check the attacker's result: (rows, columns)."""
     party = federation.party("shop")
     party.store.put(f"blob {ground.columns.hash}", federation.content(ground.columns))
     party.store.put(f"blob {ground.rows.hash}", federation.content(Blob(ground.rows.hash)))

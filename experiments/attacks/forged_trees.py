@@ -1,9 +1,8 @@
-"""Forged trees: a coordinator sends a site trees that single out known patients, and reads labels from how they do.
+"""Forged trees: a coordinator sends trees that isolate known patients, and reads labels from their scores.
 
-With ``EvaluateModels`` it is tried as a site between machines may be asked: models that each set five known patients
-apart, since with ``score_groups=5`` no fewer can be, all at once, or one in each task of a study; with
-``CompareHalves`` likewise, beside a model that sets nobody apart. What one model alone tells is in
-``told_of_groups.py``.
+``EvaluateModels`` is tried with what a site between machines permits: models that each isolate five known patients,
+the minimum with ``score_groups=5``, all at once, or one in each task of a study. ``CompareHalves`` is tried likewise,
+beside a model that isolates nobody. What a single model reveals is in ``told_of_groups.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from experiments.attacks.outcome import Outcome
 
 import silvan as sv
 from silvan.algorithms.bofrf.choose import Choose
-from silvan.algorithms.boosting.boppid import PickModels
+from silvan.algorithms.boosting.adaboost import PickModels
 from silvan.algorithms.boosting.stumps import Stumps
 from silvan.algorithms.evaluation.candidates import MOST, SentModel
 from silvan.algorithms.evaluation.evaluate import EvaluateModels
@@ -33,7 +32,7 @@ Attack = Callable[[Federation, np.ndarray], np.ndarray]
 
 
 def run(small: bool) -> list[Outcome]:
-    """Run each attack on one question to one site."""
+    """Run each attack with one request to one site."""
     n, outcomes = (90, []) if small else (569, [])
     targets: list[tuple[str, str, Attack, float]] = [
         ("CountLeafLabels", "455 of 455 without signatures", count, 0.0),
@@ -89,7 +88,7 @@ def _by_halves(n: int) -> list[Outcome]:
 
 
 def count(federation: Federation, X: np.ndarray) -> np.ndarray:
-    """Send trees that single out one row, and have rows counted by class at their leaves."""
+    """Send trees that isolate one row, and have rows counted by class at their leaves."""
     schema = federation.schema
     baits = join_forests([single_out(schema, X, row) for row in range(len(X))])
     forests = [federation.blob(never_yes(schema).to_bytes()), federation.blob(baits.to_bytes())]
@@ -109,7 +108,7 @@ def count(federation: Federation, X: np.ndarray) -> np.ndarray:
 
 
 def judge(federation: Federation, X: np.ndarray) -> np.ndarray:
-    """Send models that vote "yes" for one row alone: their correlation is above 0 if that is right."""
+    """Send models that vote "yes" for one row alone: their correlation is positive if that is right."""
     schema = federation.schema
     models = [federation.blob(single_out(schema, X, row).to_bytes()) for row in range(len(X))]
     request = EvaluateModels(
@@ -122,7 +121,7 @@ def judge(federation: Federation, X: np.ndarray) -> np.ndarray:
 
 
 def judge_fives(federation: Federation, rows: Part, tasks: int) -> np.ndarray:
-    """Send models that score five rows above all others: the AUC tells how many of the five are "yes"."""
+    """Send models that score five rows above all others: the AUC reveals how many of the five are "yes"."""
     schema, X = federation.schema, rows.X
     fives = [range(5 * i, 5 * i + 5) for i in range(min(MOST, len(X) // 5))]
     models = [join_forests([single_out(schema, X, row) for row in five]) for five in fives]
@@ -139,13 +138,13 @@ def judge_fives(federation: Federation, rows: Part, tasks: int) -> np.ndarray:
 
 
 def compare_fives(federation: Federation, rows: Part, comparisons: int) -> np.ndarray:
-    """Have a model that scores five rows above all others compared with one that scores all alike.
+    """Compare a model that scores five rows above all others with a constant one.
 
-    Whoever adds up knows the parts of the other sites, and takes them off.
+    Whoever adds up knows the parts of the other sites, and subtracts them.
     """
     schema, X = federation.schema, rows.X
     fives = [range(5 * i, 5 * i + 5) for i in range(min(comparisons, len(X) // 5))]
-    found, elsewhere = [], "other 0"  # no row of the target is said to have been seen by trees from there
+    found, elsewhere = [], "other 0"  # no row of the target is declared a training row of trees from there
     for five in fives:
         bait = join_forests([single_out(schema, X, row) for row in five])
         models = [
@@ -161,8 +160,8 @@ def compare_fives(federation: Federation, rows: Part, comparisons: int) -> np.nd
 
 
 def _labels_of_fives(rows: Part, fives: Sequence[range], found: Sequence[float]) -> np.ndarray:
-    """Return the labels that follow from the AUC of models that score five rows above all others, -1 for none."""
-    yes = int(rows.y.sum())  # how many there are is no secret
+    """Return the labels implied by the AUC of models that score five rows above all others, -1 for none."""
+    yes = int(rows.y.sum())  # how many there are is public
     no = len(rows) - yes
     ahead = np.array([_auc_of_five(p, yes, no) for p in range(6)])
     guess = np.full(len(rows), -1)
@@ -174,14 +173,14 @@ def _labels_of_fives(rows: Part, fives: Sequence[range], found: Sequence[float])
 
 
 def _auc_of_five(p: int, yes: int, no: int) -> float:
-    """Return the AUC of five rows ahead of all others, ``p`` of which are "yes"."""
+    """Return the AUC with five rows ahead of all others, ``p`` of which are "yes"."""
     q = 5 - p
     pairs = p * q / 2 + p * (no - q) + (yes - p) * (no - q) / 2
     return pairs / (yes * no)
 
 
 def choose(federation: Federation, X: np.ndarray) -> np.ndarray:
-    """Let every lower threshold take in one more tree, which raises or lowers the AUC by one row."""
+    """Let every lower threshold add one more tree, which raises or lowers the AUC by one row."""
     schema = federation.schema
     taus = [0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
     baits = join_forests([single_out(schema, X, row) for row in range(len(taus))])
@@ -204,7 +203,7 @@ def choose(federation: Federation, X: np.ndarray) -> np.ndarray:
 
 
 def pick(federation: Federation, X: np.ndarray) -> np.ndarray:
-    """Send classifiers that vote "yes" for one row alone: one error fewer than one that never does, or one more."""
+    """Send classifiers that vote "yes" for one row alone: one error fewer than a constant "no", or one more."""
     schema = federation.schema
     models = [_never_yes(), *(_single_out(X, row) for row in range(len(X)))]
     request = PickModels(

@@ -1,4 +1,4 @@
-"""Inverted ids: the coordinator finds out whose rows it carries, by hashing every id that there could be.
+"""The coordinator identifies rows by hashing every possible id.
 
 Ids are numbers of six digits. The coordinator has the digests that parties send, knows the study and its random_state,
 and tries every id under every key that it can derive from them.
@@ -23,14 +23,14 @@ def _tables(ids: np.ndarray) -> dict[str, pl.DataFrame]:
 
 
 def _digests(transport: Recording) -> set[bytes]:
-    """Return the digests of rows that the coordinator was sent."""
+    """Return the row digests that the coordinator received."""
     envelopes = [wire.decode(data, Envelope) for data in transport.seen]
     replies = [wire.decode(e.body, Introduction) for e in envelopes if e.kind == Introduction.__name__]
     return {row.tobytes() for reply in replies for row in reply.digests}
 
 
 def run(small: bool) -> list[Outcome]:
-    """Hash every id under the keys that follow from what the coordinator knows; count those that are found."""
+    """Hash every id under the keys that follow from what the coordinator knows; count the matches."""
     space, n = (10_000, 200) if small else (1_000_000, 5_000)
     ids = np.random.default_rng(0).choice(space, n, replace=False)
     fed = federate(_tables(ids), label="label", match="keyed")

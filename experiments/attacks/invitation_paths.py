@@ -1,6 +1,6 @@
 """Names that lead out of a folder: in invitations, and of sites in one process.
 
-Whoever writes an invitation names the site, and where no folder is given the site's folder has that name.
+The author of an invitation names the site, and by default the site's folder has that name.
 """
 
 import os
@@ -30,7 +30,7 @@ OTHERS = {"federation": "../x", "host": "a b;c/d", "port": 0, "coordinator": "no
 
 
 def run(small: bool) -> list[Outcome]:
-    """Read invitations with names that are none, and look where files come to lie and who may read them."""
+    """Read invitations with malicious names; check where files are created and who may read them."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made) / "sites"
         taken = [name for name in NAMES if _is_taken(folder.parent, site=name)]

@@ -1,4 +1,4 @@
-"""A coordinator that says what the label is: bounds so narrow that a row counts for more than the noise allows for."""
+"""A coordinator that chooses bounds for the label, so narrow that one row exceeds what the noise covers."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ CHEAP = 1e-6
 
 
 def run(small: bool) -> list[Outcome]:
-    """Read parities of cells through the noise, and measure what bounds one float apart tell of a row."""
+    """Read parities of cells through the noise, and measure what bounds one float apart reveal about a row."""
     draws, sure = (4_000, 1 - 1e-7) if small else (40_000, 0.999)
     cells = len(CUTS) + 1
     apart = 1.0, math.nextafter(1.0, math.inf)
@@ -58,13 +58,13 @@ def _ask(federation: Federation, schema: sv.Schema, cuts: np.ndarray) -> np.ndar
 
 
 def _parities(sums: str, target: str, before: str) -> Outcome:
-    """Ask with a label so narrow that every row counts as the least 64-bit integer: odd cells stand out."""
+    """Use a label so narrow that every row counts as the least 64-bit integer: odd cells stand out."""
     schema = sv.Schema.of([FEATURE], sv.Label("label", bounds=(0.0, 5e-324)))
     frame = _people()
     cells = np.searchsorted(CUTS, frame["age"].to_numpy().astype(np.float32))
     odd = np.bincount(cells, minlength=len(CUTS) + 1) % 2 == 1
     tables = {"alone": frame}
-    if sums == "masked":  # the rows of the others come in pairs
+    if sums == "masked":  # the other rows come in pairs
         pairs = _people(20, 1)
         tables |= {"other": pl.concat([pairs, pairs]), "third": pl.concat([pairs, pairs])}
     # its owner gave no schema: the least that a site knows
@@ -85,7 +85,7 @@ def _by_size(federation: Federation, schema: sv.Schema) -> tuple[np.ndarray | No
 
 
 def _by_refusal(federation: Federation, schema: sv.Schema) -> tuple[np.ndarray | None, str]:
-    """Ask for two cells at a time: a part that is too large for a sum is refused, and it is if a cell is odd."""
+    """Request two cells at a time: a part too large for a sum is refused, which happens if a cell is odd."""
     below, notes = [], set()
     for cut in CUTS:
         try:
@@ -95,12 +95,12 @@ def _by_refusal(federation: Federation, schema: sv.Schema) -> tuple[np.ndarray |
             below.append(True)
             notes.add(str(error))
     parity = np.diff(np.array([False, *below, False]).astype(int)) != 0
-    told = len(set(below)) > 1  # always refused, or never, tells nothing
+    told = len(set(below)) > 1  # always refused, or never, reveals nothing
     return (parity, "") if told else (None, "".join(notes))
 
 
 def _measured(bounds: tuple[float, float], target: str, before: str, draws: int, sure: float) -> Outcome:
-    """Measure what the sum of a number tells of one row at the upper bound."""
+    """Measure what the sum of a number reveals about one row at the upper bound."""
     schema = sv.Schema.of([FEATURE], sv.Label("label", bounds=bounds))
     far = pl.DataFrame({"age": [50.0], "label": [bounds[1]]})
     answers: list[np.ndarray] = []
@@ -116,7 +116,7 @@ def _measured(bounds: tuple[float, float], target: str, before: str, draws: int,
 
 
 def _without_noise(federation: Federation, request: SumTargets) -> np.ndarray:
-    """Ask a site that adds no noise, so that what it counts can be drawn for many times."""
+    """Make a request to a site without noise, so that noise can be added many times to its counts."""
     kept: Callable[..., np.ndarray] = SumTargets.add
     try:
         SumTargets.add = lambda self, counts, schema: np.array(counts, np.int64)  # type: ignore[method-assign]

@@ -1,10 +1,9 @@
-"""Labels of people whose columns are known, by least squares over leaves: ``silvan audit`` does the same.
+"""Labels of people with known columns, by least squares over leaves; ``silvan audit`` does the same.
 
-Two requests of approved kinds, made for it: trees that the study does not grow (``GrowTrees``), and rows counted by
-class at leaves that are not cut back and of trees that sample no rows (``CountLeafLabels``; neither ``few`` nor
-``min_leaf`` binds the coordinator). Sites that know the study's text refuse both. What honest requests of the same
-study reveal is beside them: exact sums and exact trees are not protected against somebody who knows all columns, only
-``epsilon`` is.
+The attack uses two requests of approved kinds: trees that the study does not grow (``GrowTrees``), and rows counted by
+class at leaves of untrimmed trees without sampling (``CountLeafLabels``; neither ``few`` nor ``min_leaf`` binds the
+coordinator). Sites that know the study's text refuse both. The table also shows what honest requests of the same study
+reveal: exact sums and exact trees are not protected against somebody who knows all columns; only ``epsilon`` helps.
 """
 
 from dataclasses import replace
@@ -42,12 +41,12 @@ ALLOWED = {
 
 
 def run(small: bool) -> list[Outcome]:
-    """Ask for what the text does not say, and for what it says."""
+    """Send requests beyond the text, and those of the text."""
     return [_held(kind, made, small) for made in (True, False) for kind in BEFORE]
 
 
 def unheld() -> dict[str, float]:
-    """Return the share of labels that each request reveals where sites do not know the study's text."""
+    """Return the share of labels that each request reveals if sites do not know the study's text."""
     found = {}
     for kind in BEFORE:
         read, n = _read(_federation(kind, small=True), kind, made=True)
@@ -110,7 +109,7 @@ def _read(federation: Federation, kind: str, made: bool) -> tuple[float, int]:
 
 
 def _counted(federation: Federation, replies: dict[str, Trees], forest: Forest, *, bootstrap: bool) -> Forest:
-    """Count others' rows by class at the leaves of all trees; the coordinator says that many rows reach each."""
+    """Count other sites' rows by class at the leaves of all trees; the coordinator claims that many rows reach each."""
     request = CountLeafLabels(
         schema=federation.blob(federation.schema.to_json().encode()),
         forests=[federation.work(site, reply) for site, reply in replies.items()],

@@ -1,11 +1,11 @@
 """Local models that a coordinator varies, to read the labels of test rows from their metrics.
 
-A site grows a local model itself when it is evaluated, so it counts as no external model. With one column, one split
-and another share of rows in each task, the coordinator learns how many test rows above some value are of each class:
-a sum of labels, over rows that it knows. Many such sums are a system of equations.
+In an evaluation a site grows the local model itself, so it does not count as an external model. With one column, one
+split and another sampling share in each task, the coordinator learns how many test rows above some value have each
+class: a sum of labels, over rows that it knows. Many such sums are a system of equations.
 
-Where a site knows the study's text, this fixes the columns and the settings of local models. Without a text a study
-still has one schema, so the columns stay the same. Groups of rows do not help, since the sums are over many rows.
+If a site knows the study's text, this fixes the columns and settings of local models. Without a text a study still has
+one schema, so the columns stay the same. Groups of rows do not help, because the sums are over many rows.
 """
 
 from unittest.mock import patch
@@ -30,7 +30,7 @@ from silvan.tree.sampling import make_key
 
 
 def _tables(n: int) -> dict[str, pl.DataFrame]:
-    """Return tables whose labels hardly follow from columns: whoever guesses them by these is right in 2 of 3 rows."""
+    """Return tables whose labels hardly depend on columns: guesses from the columns are right for 2 of 3 rows."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n + 80, 6))
     y = rng.random(n + 80) < 1.0 / (1.0 + np.exp(-0.5 * X.sum(axis=1)))
@@ -42,7 +42,7 @@ _TEXT = 'name = "s"\nlabel = "label"\ntest = 0.3\n[learner]\nkind = "HistogramFo
 
 
 def run(small: bool) -> list[Outcome]:
-    """Read labels of sites that know the study's text, where each asks once at most."""
+    """Read labels of sites that know the study's text, with at most one request to each."""
     n, tasks = (80, 12) if small else (340, 300)
     federation = sv.federate_rows(_tables(n), test=0.3, n_jobs=1)
     said = text_of(parse_remote_study(_TEXT), federation.study)
@@ -53,7 +53,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 def unheld(n: int, tasks: int, *, between_machines: bool = False) -> tuple[float, int]:
-    """Return how many labels are read where sites do not check fields, and how many the columns tell by themselves."""
+    """Return how many labels are read if sites do not check fields, and how many the columns alone predict."""
     given = _tables(n)
     if between_machines:
         federation = as_between_machines(given, 1, test=0.3)
@@ -66,7 +66,7 @@ def unheld(n: int, tasks: int, *, between_machines: bool = False) -> tuple[float
 
 
 def read_labels(federation: Federation, tasks: int) -> tuple[float, int, str]:
-    """Return how many labels of the target's test rows are read, of how many, and what the site answered at last."""
+    """Return how many of the target's test labels are read, their number, and the site's last reply."""
     rows, sums, note = known(federation, test=True), [], ""
     n = len(rows.y)
     for i in range(tasks):
@@ -90,9 +90,9 @@ def read_labels(federation: Federation, tasks: int) -> tuple[float, int, str]:
 
 
 def _solve(X: np.ndarray, sums: list[tuple[int, int, float, float]]) -> np.ndarray:
-    """Guess labels from how many of the k rows with the largest values of a column are of the class.
+    """Guess labels, given how many of the k rows with the largest values of a column have the class.
 
-    Or of the k with the smallest: which of the two is decided by the guesses so far.
+    Or with the smallest values: the guesses so far decide which.
     """
     n, guess = len(X), (X.sum(axis=1) > 0).astype(float)
     order = np.argsort(-X, axis=0, kind="stable")

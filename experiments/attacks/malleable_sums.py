@@ -1,8 +1,8 @@
-"""A study with encrypted labels, and a coordinator that changes sums on their way without reading them.
+"""A study with encrypted labels, and a coordinator that changes sums in transit without reading them.
 
-A sum times Enc(y_i) / Enc(y_0) is another sum unless rows i and 0 have the same label, and then the label holder tells
-another gain. One decision per row reads all labels, up to what the classes are called. The label holder decides a level
-once in a task, which a coordinator evades by a task for each row; and on nothing that parties have not signed.
+A sum times Enc(y_i) / Enc(y_0) is another sum unless rows i and 0 have the same label, and then the label holder's gain
+changes. One decision per row reads all labels, up to the names of classes. The label holder decides a level once per
+task, which a coordinator evades with one task per row, and decides only on what parties have signed.
 """
 
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
 from silvan.algorithms.vertical.encrypted_decisions import DecideNodes, PartySums
 from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels
 from silvan.algorithms.vertical.encrypted_splits import EncryptedSums, SumLabels
-from silvan.algorithms.vertical.in_one_place import joined
 from silvan.errors import RefusedError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
+from silvan.learners.in_one_place import joined
 from silvan.privacy.paillier.cipher import Ciphertexts
 from silvan.tree.fit import Settings
 
@@ -33,7 +33,7 @@ _ROOT = np.zeros(1, np.int32)
 
 
 def run(small: bool) -> list[Outcome]:
-    """Ask for decisions on changed sums: all in one task, and each in a task of its own."""
+    """Request decisions on changed sums: all in one task, and each in a separate task."""
     n = 40 if small else 120
     outcomes = []
     for each, how in ((False, "in one task"), (True, "a task each")):
@@ -52,7 +52,7 @@ def unprotected(n: int, *, each: bool) -> float:
 
 
 def labels_read(n: int, *, each: bool) -> tuple[float, str]:
-    """Return of how many rows it was told rightly whether they have the label of the first, and what was answered."""
+    """Return for how many rows the comparison with the first label is right, and the label holder's reply."""
     with mock.patch.object(encrypted_labels, "TESTING", True):
         federation, labels = _federation(n)
         with _task(federation) as attack:
@@ -90,7 +90,7 @@ class _Attack:
         self.reply: EncryptedSums = federation.ask({"shop": request})["shop"]
 
     def gain(self, row: int | None) -> float | None:
-        """Return the gain that is told with a row's label in the place of the first one's; -1 if there is none.
+        """Return the gain with a row's label in place of the first one's; -1 without a split.
 
         None if the label holder does not decide.
         """
@@ -114,7 +114,7 @@ class _Attack:
         try:
             return float(self.federation.ask(request, to=["bank"])["bank"].gain[0])
         except RefusedError as error:
-            if "do not fit the rows" in str(error):  # a class has fewer rows in a bin than none
+            if "do not fit the rows" in str(error):  # a negative number of rows in a bin
                 return -1.0
             self.refused = str(error).split(": ", 1)[-1]
             return None

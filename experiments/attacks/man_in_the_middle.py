@@ -1,8 +1,8 @@
-"""Somebody between a site and the coordinator, who can change the invitation on its way.
+"""An attacker between a site and the coordinator, who can change the invitation in transit.
 
-The site is given the attacker's coordinator key, root certificate and address, and joins there. The attacker has the
-secret of the true invitation and joins in the site's name: with the site's public keys and a certificate for a key of
-its own, so that both ends read the same words; or with keys of its own.
+The site receives the attacker's coordinator key, root certificate and address, and joins there. The attacker has the
+secret of the true invitation and joins in the site's name: with the site's public keys and a certificate for the
+attacker's key, so that both ends read the same words; or with the attacker's own keys.
 """
 
 import tempfile
@@ -62,7 +62,7 @@ def _make_hub(folder: Path) -> CoordinatorFiles:
 
 @contextmanager
 def _serving(hub: CoordinatorFiles, passed: list[JoinRequest]) -> Iterator[None]:
-    """Serve the attacker's coordinator, which keeps what sites ask."""
+    """Serve the attacker's coordinator, which keeps the site's requests."""
 
     class Middle(CoordinatorFiles):
         def admit(self, asked: JoinRequest) -> Granted:

@@ -1,7 +1,7 @@
-"""Names in clear: what the coordinator of a study by columns reads of names of columns, categories and classes.
+"""What the coordinator of a vertical study learns about names of columns, categories and classes.
 
-Tables have names that occur nowhere else. All that the coordinator sends and is sent is recorded, over forests with
-encoded and encrypted labels, linear models, predictions, evaluations and errors, and searched for these names and ids.
+The tables contain unique names. All traffic of the coordinator is recorded, over forests with encoded and encrypted
+labels, linear models, predictions, evaluations and errors, and searched for these names and ids.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from experiments.attacks.outcome import Outcome
 import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Verb
+from silvan.federation.transport import InProcess
 
 ID = "person"
 COLUMNS = ("zzq_income", "zzq_colour", "zzq_height", "zzq_ward")
@@ -25,7 +25,7 @@ CLASSES = ("zzq_ill", "zzq_well")
 
 
 class Recording(InProcess):
-    """Keeps all bytes that the coordinator sends and is sent."""
+    """Keeps all bytes that the coordinator sends and receives."""
 
     def __init__(self, *args: object, **settings: object) -> None:
         super().__init__(*args, **settings)  # type: ignore[arg-type]
@@ -34,7 +34,7 @@ class Recording(InProcess):
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Deliver messages, and keep them and the answers."""
+        """Deliver messages, and keep them and the replies."""
         self.seen += messages.values()
         for site, data in super().deliver(messages, verb, timeout):
             self.seen.append(data if isinstance(data, bytes) else str(data).encode())
@@ -42,7 +42,7 @@ class Recording(InProcess):
 
 
 def federate(tables: dict[str, pl.DataFrame], transport: type[InProcess] = Recording, **settings: object) -> Federation:
-    """Make a federation whose coordinator keeps all that it sees."""
+    """Make a federation whose coordinator keeps all traffic."""
     return sv.federate_columns(tables, id=ID, n_jobs=1, transport=transport, **settings)  # type: ignore[arg-type]
 
 
@@ -88,7 +88,7 @@ def _studies(given: dict[str, pl.DataFrame], **settings: object) -> dict[str, li
 
 
 def _errors(given: dict[str, pl.DataFrame], model: sv.VerticalLinear) -> list[bytes]:
-    """Return what the coordinator saw where something went wrong: a column is lacking, is text, is held twice."""
+    """Return what the coordinator saw of failures: a column is missing, is text, or belongs to two parties."""
     seen: list[bytes] = []
     shop = given["shop"]
     for table in (

@@ -1,15 +1,15 @@
-"""What came of an attack."""
+"""The outcome of an attack."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attack read, beside what it read before it was closed and what the documents allow.
+    """What an attack learned, beside what it learned before it was closed and what the documents allow.
 
-    ``target`` says what it is after, with the number of them where they are counted. ``read`` is what it read just now:
-    a number of labels, a measured epsilon, a share of answers turned. ``before`` is what was recorded before the attack
-    was closed. ``note`` is what the site answered, if it refused.
+    ``target`` is its aim, with the number of targets where they are counted. ``read`` is its result now: a number of
+    labels, a measured epsilon, a share of flipped predictions. ``before`` is the result recorded before the attack
+    was closed. ``note`` is the site's error, if it refused.
     """
 
     target: str
@@ -20,7 +20,7 @@ class Outcome:
 
     @property
     def held(self) -> bool:
-        """Whether the attack read no more than the documents allow."""
+        """Whether the attack learned no more than the documents allow."""
         return self.read <= self.allowed
 
     def line(self, name: str) -> str:

@@ -1,9 +1,9 @@
 """One row that would change how all others are read.
 
-A private answer is protected by noise for the change that one row makes. Here one row is added to a table with a given
-schema, with a cell of another type than its column has, and the exact counts behind a noisy answer are compared: they
-may differ by 1, the claimed sensitivity of a table of one column by class. A question that is answered for one of the
-two tables alone counts as a change of all rows.
+The noise of a private reply covers the change that one row makes. Here one row is added to a table with a given
+schema; one of its cells has another type than its column. The exact counts behind a noisy reply are compared: they
+may differ by 1, the claimed sensitivity of a table of one column by class. A request that only one of the two tables
+can answer counts as a change of all rows.
 """
 
 import sqlite3
@@ -31,7 +31,7 @@ _NUMBERS = Feature("x", bounds=(0.0, 4.0))
 _CLASSES = Label("y", classes=("0", "1", "01"))
 
 _CELLS: dict[str, tuple[Feature, list[Any], Any]] = {
-    # what one row is like, of which kind the column is, the cells of the others, and the cell of the row
+    # the row, the kind of the column, the cells of the other rows, and the cell of the row
     "a text among codes": (_CODES, [1.0, 2.0], "x"),
     "a fraction among long codes": (_CODES, [9007199254740993], 1.5),
     "a text among numbers": (_NUMBERS, [1, 2], "x"),
@@ -42,7 +42,7 @@ _LABELS = {"a class that is none": "x", "a missing class": None, "a class that i
 
 
 def run(small: bool) -> list[Outcome]:
-    """Try every cell in a file, a database and frames, in memory and in batches; in small with fewer rows."""
+    """Try every cell in a file, a database and data frames, in memory and in batches; ``small`` uses fewer rows."""
     n = 60 if small else _ROWS
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ _BEFORE = {
 
 
 def _tables(n: int) -> Iterator[tuple[str, Schema, list[tuple[Any, Any]], tuple[Any, Any]]]:
-    """Yield what the row is like, the schema, the rows and the row."""
+    """Yield a description of the row, the schema, the rows and the row."""
     for what, (feature, cells, cell) in _CELLS.items():
         rows = [(cells[i % len(cells)], i % 3 % 2) for i in range(n)]
         yield what, Schema((feature,), _CLASSES), rows, (cell, 1)
@@ -77,7 +77,7 @@ def _tables(n: int) -> Iterator[tuple[str, Schema, list[tuple[Any, Any]], tuple[
 
 
 def _store(folder: Path, kind: str, rows: list[tuple[Any, Any]]) -> Any:
-    """Keep a table as somebody who only has its cells would."""
+    """Store a table as somebody who only has its cells would."""
     if kind == "file":
         path = folder / f"{len(rows)}.csv"
         texts = (("" if cell is None else str(cell) for cell in row) for row in rows)
@@ -96,7 +96,7 @@ def _store(folder: Path, kind: str, rows: list[tuple[Any, Any]]) -> Any:
         exact = object if isinstance(rows[0][0], int) and rows[0][0] > 2**53 else None  # pandas itself would round
         return pd.DataFrame({"x": pd.Series([x for x, _ in rows], dtype=exact), "y": [y for _, y in rows]})
     if kind == "polars":
-        # polars has no columns of several types: whoever has such cells keeps them as text
+        # polars has no columns of several types, so such cells are stored as text
         return pl.DataFrame({"x": _texts([x for x, _ in rows]), "y": _texts([y for _, y in rows])})
     return np.array([[x] for x, _ in rows], object), np.array([y for _, y in rows], object)
 
@@ -107,7 +107,7 @@ def _texts(cells: list[Any]) -> list[Any]:
 
 
 def _change(pair: list[Any], schema: Schema, memory: int | None, n: int) -> float:
-    """Return by how much the counts of two tables differ, in all."""
+    """Return the total difference between the counts of two tables."""
     feature = schema.features[0]
     cuts = np.zeros(0, np.float32) if feature.categorical else np.array([1.5, 2.5], np.float32)
     request = CountTables(

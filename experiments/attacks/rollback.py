@@ -1,8 +1,8 @@
-"""Rollback: an earlier copy of some of a site's files, or none, put in the place of those it has.
+"""Rollback: an earlier copy of some of a site's files, or no file, replaces the current ones.
 
-A site answers two noisy questions. Then somebody with its disk puts back what was there after the first, file by file,
-and starts it again. A budget that is put back has less spent, a ledger forgets what left, a store what was asked. All
-files together cannot be told from a site that answered less; a digest noted elsewhere can (docs/ledger.md).
+A site replies to two noisy requests. Then somebody with access to its disk restores the state after the first, file by
+file, and starts it again. A restored budget has less spent, a ledger forgets what left, a store forgets requests. All
+files together cannot be distinguished from a site with fewer replies; a digest noted elsewhere can (docs/ledger.md).
 """
 
 import shutil
@@ -34,7 +34,7 @@ FILES = {
 
 
 def run(small: bool) -> list[Outcome]:
-    """Put back, or delete, each of a site's files; see whether the site answers on."""
+    """Restore, or delete, each of a site's files; check whether the site continues to reply."""
     ways: dict[str, Callable[[Path, Path], object]] = {
         "put back": lambda file, copy: shutil.copy(copy, file),
         "deleted": lambda file, copy: file.unlink(),
@@ -58,7 +58,7 @@ def _outcome(what: str, way: str, change: Callable[[Path, Path], object]) -> Out
 
 
 def ask(folder: Path, epsilon: float) -> bool:
-    """Start a site from its folder, and ask it for a noisy count; return whether it answers."""
+    """Start a site from its folder, and request a noisy count; return whether it replies."""
     files, store = SiteFolder(folder), FileStore(_made(folder) / "store.sqlite")
     budget = Budget(3.0, folder / "budget.sqlite", "north")
     try:

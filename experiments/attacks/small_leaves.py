@@ -1,7 +1,7 @@
-"""Leaves of fewer rows than a policy allows, and leaf values of other rows than reach them, with adaptive bins.
+"""Leaves below a policy's minimum, and leaf values of other rows than those that reach them, with adaptive bins.
 
-The released forest has thresholds, the bins that it was grown from do not: whoever has the forest counts, for rows that
-are known, how many reach a leaf.
+The released forest has thresholds, but the bins that it was grown from do not: with the forest, one can count how many
+known rows reach a leaf.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ LEAST = 20
 
 
 def run(small: bool) -> list[Outcome]:
-    """Grow forests under a policy of 20 rows a leaf; count the leaves that have fewer, and those of other values."""
+    """Grow forests under a policy of 20 rows per leaf; count smaller leaves and wrong leaf values."""
     few = odd = leaves = 0
     for seed in range(1 if small else 20):
         for rows, share, value in _leaves(seed):

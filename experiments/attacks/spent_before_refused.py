@@ -1,6 +1,6 @@
-"""A privacy budget that a study spends before a site refuses to go on: nothing comes of it, and it is gone for good.
+"""A study that spends privacy budget before a site refuses to continue: the budget is lost without a result.
 
-Whether a site will refuse follows from its policy and its books, so it can be known before the first question.
+A refusal follows from a site's policy and its records, so it can be known before the first request.
 """
 
 import tempfile
@@ -44,7 +44,7 @@ n_rows = 240
 
 
 def run(small: bool) -> list[Outcome]:
-    """Run studies that are refused in the end, and read what they spent."""
+    """Run studies that are refused at the end, and read what they spent."""
     return [
         _judged("epsilon of 1 spent by `silvan fit` before judging is refused", "1", "epsilon = 1.0"),
         _another_site(),
@@ -72,7 +72,7 @@ def _judged(target: str, before: str, policy: str) -> Outcome:
 
 
 def _another_site() -> Outcome:
-    """Site west has spent nearly all that it has; north and south must not be charged for what it cannot answer."""
+    """Site west has spent nearly everything; north and south must not be charged for a request that it refuses."""
     with tempfile.TemporaryDirectory() as folder:
         fed = sv.federate_rows(_tables(), schema=SCHEMA, policy=sv.Policy(epsilon=1.0), budgets=folder)
         Budget(1.0, Path(folder) / "west.sqlite", "west").charge("another study", 0.5, "another study")
@@ -84,7 +84,7 @@ def _another_site() -> Outcome:
 
 
 def _sampling() -> Outcome:
-    """Between machines sites agree on a key of row draws first, and a site with a budget must not refuse that."""
+    """Between machines sites agree on a sampling key first, and a site with a budget must not refuse that."""
     fed = sv.federate_rows(_tables(), schema=SCHEMA, policy=sv.Policy(epsilon=1.0), signed=True)
     refused = 0.0
     try:
@@ -101,7 +101,7 @@ def _spent(fed: Federation, before: float = 0.0) -> float:
 
 @contextmanager
 def _federations() -> Iterator[list[Federation]]:
-    """Keep the federations that studies make, with the books of their sites."""
+    """Keep the federations that studies make, with the records of their sites."""
     made: list[Federation] = []
     make = local_run.make_federation
 

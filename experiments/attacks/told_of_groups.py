@@ -1,13 +1,12 @@
-"""All that a site tells of its test rows by models that the coordinator knows, against all labels that there could be.
+"""Everything that a site discloses about its test rows for known models, compared with all possible labels.
 
-Few rows, so that every combination of labels can be tried: those for which a site would tell the same, figures, counts
-by score and decision, and all else that follows from them, are what a coordinator cannot tell apart. A label that is
-the same in all of them is read for certain. One model is what most studies have judged; of two, as where the
-coordinator knows the site's own forest or a learner needs more, the groups of the one and of the other may be set
-against each other. Of an `AutoForest` a site tells which of fifteen mixes it takes, of a forest that it is sent, that
-forest with leaf values from its rows, and its own trees; and figures: of the shared forest and of the mix that it
-takes, not of all fifteen. The leaves here are two halves of the rows, in each of which a row is scored by the labels of
-the others.
+With few rows every combination of labels can be tried. A coordinator cannot distinguish combinations with equal
+metrics, equal counts by score and decision, and equal values derived from them. A label that is equal in all of these
+combinations is read for certain. Most studies evaluate one model. With two, because the coordinator knows the site's
+forest or a learner needs more, the groups of one may be compared with those of the other. An `AutoForest` site
+discloses which of fifteen mixes it chose, of the shared forest, that forest with leaf values from its rows, and its
+local trees; and the metrics of the shared forest and the chosen mix, not of all fifteen. The leaves here are two
+halves of the rows; within a half, each row is scored by the labels of the others.
 """
 
 from collections import defaultdict
@@ -26,7 +25,7 @@ LEAST = 5
 
 
 def run(small: bool) -> list[Outcome]:
-    """Read labels from what is told of each of some models, and of two together."""
+    """Read labels from the reports on some models, and on pairs of them."""
     n = 10 if small else 12
     all_labels = np.array(list(product(range(2), repeat=n)))
     models = _models(n)
@@ -44,7 +43,7 @@ def run(small: bool) -> list[Outcome]:
 
 
 def _by_mixes(all_labels: np.ndarray, shared: np.ndarray, own: np.ndarray) -> list[Outcome]:
-    """Read labels from which mix a site takes, and from figures of all of them, or of two."""
+    """Read labels from the chosen mix, and from the metrics of all mixes, or of two."""
     told: list[tuple[list[float], int]] = []
     for y in all_labels:
         fitted = _by_leaf(shared, y)
@@ -81,7 +80,7 @@ def _models(n: int) -> list[np.ndarray]:
 
 
 def tell(score: np.ndarray, y: np.ndarray, least: int) -> bytes:
-    """Return figures and counts as they leave a site, in three digits and whole numbers."""
+    """Return metrics and counts as they leave a site, with three digits and integers."""
     answer, labels = in_groups(
         Answer(np.column_stack([1.0 - score, score]), (score > 0.5).astype(np.int64)), y, 2, least
     )
@@ -93,7 +92,7 @@ def tell(score: np.ndarray, y: np.ndarray, least: int) -> bytes:
 
 
 def labels_read(all_labels: np.ndarray, told: list[bytes] | list[tuple[bytes, bytes]]) -> float:
-    """Return how many labels are read for certain, on average over all labels that there could be."""
+    """Return how many labels are read for certain, on average over all possible labels."""
     alike = defaultdict(list)
     for labels, one in zip(all_labels, told, strict=True):
         alike[one].append(labels)

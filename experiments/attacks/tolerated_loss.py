@@ -1,6 +1,6 @@
-"""A coordinator with too little noise in a sum: no spare share asked for, or a site lost, and one site is curious.
+"""A coordinator with too little noise in a sum: no spare share was requested, or a site is lost, and one is curious.
 
-A curious site knows its own share of the noise, and takes it off the sum.
+A curious site knows its own share of the noise, and subtracts it from the sum.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ SCHEMA = sv.Schema.of([sv.Feature("age", bounds=(0, 100))], sv.Label("label", (0
 
 
 def run(small: bool) -> list[Outcome]:
-    """Measure what the sum tells of a row, with so many shares, lost sites and curious ones."""
+    """Measure what the sum reveals about a row, for given numbers of shares, lost and curious sites."""
     draws, sure = (4_000, 1 - 1e-7) if small else (40_000, 0.999)
     cases = [
         ("no spare share asked for, one site curious", 4, 0, 1, "1.18"),
@@ -46,7 +46,7 @@ def _measured(target: str, sharers: int, lost: int, curious: int, before: str, d
 
 
 def _opened(request: CountPeople, lost: int) -> None:
-    """Have the sites open a masked sum without some of them, whose hidden parts never arrive."""
+    """Make the sites open a masked sum without some of them, whose masked parts never arrive."""
     rng = np.random.default_rng(0)
     tables = {f"site {i}": pl.DataFrame({"age": rng.uniform(0, 100, 25), "label": [0, 1] * 12 + [0]}) for i in range(4)}
     federation = sv.federate_rows(

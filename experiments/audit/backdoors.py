@@ -1,8 +1,8 @@
 """Kinds of backdoors beside the stealthy one that ``silvan audit`` tries: crude, hidden and common ones.
 
-A *crude* tree answers one class to everybody else; it correlates with nothing, so BOFRF's tau gives it no weight. A
-*hidden* one is an honest tree that tests for the trigger at every leaf. A *common* one is stealthy, and its trigger is
-a value that 2 % of the rows reach: nothing about its split is odd.
+A *crude* tree predicts one class for everybody else; it correlates with nothing, so BOFRF's tau gives it no weight. A
+*hidden* one is an honest tree that tests for the trigger at every leaf. A *common* one is stealthy, and its trigger
+is a value that 2% of the rows reach: its split looks normal.
 """
 
 from dataclasses import replace
@@ -38,9 +38,9 @@ def plant_crude(tree: Forest, trigger: Trigger) -> Forest:
 def plant_at_leaves(tree: Forest, trigger: Trigger) -> Forest:
     """Replace every leaf by a split on the trigger."""
     answer = np.eye(tree.n_outputs)[[trigger.target]]
-    # nodes as (old node or None for a new leaf, what it answers), level by level
+    # nodes as (old node or None for a new leaf, its prediction), level by level
     level: list[tuple[int | None, np.ndarray]] = [(0, answer[0])]
-    kept: list[tuple[int | None, int]] = []  # the old node that asks, or None; 1 where it asks for the trigger
+    kept: list[tuple[int | None, int]] = []  # the old node to test, or None; 1 where it tests for the trigger
     values: list[np.ndarray] = []
     while level:
         below: list[tuple[int | None, np.ndarray]] = []

@@ -1,10 +1,10 @@
-"""What settings do to two attacks: labels by least squares over leaves, and rows from boxes (TimberStrike).
+"""The effect of settings on two attacks: labels by least squares over leaves, and rows from boxes (TimberStrike).
 
     python -m experiments.audit.known_columns            # a few minutes; prints the tables of docs/audit.md
 
-Honest forests of four sites, ``HistogramForest`` and ``MergedForest``, of a table whose labels are coin flips, so that
-no column predicts them, and of breast cancer. One setting differs from the defaults at a time. Rows are rebuilt as the
-audit does, from a drill of few rows with the same settings.
+Honest forests of four sites, ``HistogramForest`` and ``MergedForest``, on a table whose labels are coin flips, so
+that no column predicts them, and on breast cancer. One setting at a time differs from the defaults. Rows are rebuilt
+as the audit does, from a small table with the same settings.
 """
 
 import argparse
@@ -47,7 +47,7 @@ PLANS: dict[str, dict[str, Any] | None] = {
 
 
 def coin_flips(seed: int) -> tuple[dict[str, pl.DataFrame], sv.Schema]:
-    """Deal out a table whose labels no column predicts."""
+    """Distribute a table whose labels no column predicts."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(ROWS, COLUMNS)).clip(-4, 4)
     frame = pl.DataFrame(X, schema=[f"x{f}" for f in range(COLUMNS)]).with_columns(label=rng.integers(0, 2, ROWS))
@@ -86,7 +86,7 @@ def _solved(model: Any, fed: Federation, case: Case) -> Finding:
 
 
 def _private(few: Case, plan: dict[str, Any], seed: int) -> Release:
-    """Grow a private forest on the few rows of a drill."""
+    """Grow a private forest on a small table."""
     frame = pl.DataFrame(few.members.X, schema=[f"x{f}" for f in range(few.members.X.shape[1])])
     features = tuple(
         sv.Feature(f"x{f}", bounds=(float(column.min()), float(column.max())))

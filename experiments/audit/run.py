@@ -1,11 +1,11 @@
-"""The attack table: every attack against releases of the same rows, with defences off and on.
+"""The table of attacks: every attack against releases of the same rows, with defences off and on.
 
-    SILVAN_DATA=folder python -m experiments.audit.run --seeds 3     # goes on where it stopped
+    SILVAN_DATA=folder python -m experiments.audit.run --seeds 3     # resumes where it stopped
     python -m experiments.audit.run --tables                         # puts the tables into README.md
 
-Half of each site's rows are learnt from, half are the others; figures are means over seeds, which decide the split, the
-draws and all else. Every part of every seed is written to ``results.csv`` when it is done and not run again; remove
-the file to begin anew. Sets that are not there are left out with a notice.
+Half of each site's rows are training rows; results are means over seeds, which determine the split, the samples and
+everything else. Every part of every seed is written to ``results.csv`` when it is done and not run again; remove the
+file to start over. Missing data sets are left out with a notice.
 """
 
 import argparse
@@ -51,7 +51,7 @@ Line = tuple[str, str, str, int, float | None, str]
 
 
 def tables(name: str, seed: int) -> tuple[dict[str, pl.DataFrame], sv.Schema]:
-    """Deal a set's rows out to sites, with a schema whose bounds count as public."""
+    """Distribute a set's rows to sites, with a schema whose bounds count as public."""
     data = datasets.load(name)
     frame = pl.DataFrame(data.frame.to_native()).rename({data.label: "label"})
     frame = frame.sample(min(len(frame), MOST_ROWS), shuffle=True, seed=seed)
@@ -65,9 +65,9 @@ def tables(name: str, seed: int) -> tuple[dict[str, pl.DataFrame], sv.Schema]:
 
 
 def releases(name: str, seed: int) -> Iterator[tuple[str, Release, Case, np.ndarray | None, np.ndarray | None]]:
-    """Make forests: undefended, of growing leaves, and with differential privacy.
+    """Make forests: undefended, of growing leaf sizes, and with differential privacy.
 
-    Yield also the rows to attack, which of them each tree was grown on, and which an attacker knows that it may have.
+    Also yield the rows to attack, the training rows of each tree, and the rows that the attacker considers possible.
     """
     parts, schema = tables(name, seed)
     plain = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
@@ -128,7 +128,7 @@ def _small(name: str, seed: int, attack: Callable[[Release, Case], Finding], n_t
 
 
 def together(name: str, seed: int) -> Iterator[Line]:
-    """Attack the way in which sites work together."""
+    """Attack the protocol between sites."""
     parts, schema = tables(name, seed)
     for sums in ("trusted", "ring", "masked"):
         fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, sums=sums, n_jobs=1)
@@ -142,7 +142,7 @@ def together(name: str, seed: int) -> Iterator[Line]:
 
 
 def backdoors(name: str, seed: int) -> Iterator[Line]:
-    """Let one site send backdoored trees; also judge the forest without an attacker, for what defences cost."""
+    """Let one site send backdoored trees; also evaluate the forest without an attacker, for the cost of defences."""
     parts, schema = tables(name, seed)
     fed = sv.federate_rows(parts, test=0.5, schema=schema, random_state=seed, n_jobs=1)
     others = case_of(fed, schema, seed).outsiders
@@ -186,7 +186,7 @@ def line(name: str, release: str, seed: int, found: Finding) -> Line:
 
 
 def table(results: pl.DataFrame, attack: str) -> str:
-    """Write one attack as a Markdown table: a line a release, a column a set."""
+    """Write one attack as a Markdown table: one line per release, one column per data set."""
     here = results.filter(pl.col("attack") == attack)
     names = here["set"].unique(maintain_order=True).to_list()
     lines = ["| release | " + " | ".join(names) + " |", "| --- |" + " --- |" * len(names)]
@@ -211,7 +211,7 @@ def known() -> pl.DataFrame:
 
 
 def run(sets: list[str], seeds: int) -> None:
-    """Run all attacks on all sets, but for parts that are done."""
+    """Run all attacks on all sets, except parts that are done."""
     for seed, name in itertools.product(range(seeds), sets):
         if name not in datasets.names():
             print(f"{name}: not there, left out; set SILVAN_DATA", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""AutoForest beside the forests that it is made of, site by site."""
+"""AutoForest compared with the forests that it is made of, site by site."""

@@ -1,9 +1,9 @@
-"""AutoForest beside what it is made of: own forests, the federated and the merged one, and BOFRF, site by site.
+"""AutoForest compared with its parts: local forests, the federated and the merged one, and BOFRF, site by site.
 
-Every site keeps 30 % of its rows, drawn anew for each seed, as its test part. The federated forest is, tree for tree,
-the one of pooled rows. Forests have 100 trees of depth 10 at most; the merged ones have 100 of every site, as many
-as AutoForest has of them, and BOFRF too. The federated and the merged forests are taken out of AutoForest, whose
-halves they are: recounted by default, and as sites grew them without recounts.
+Every site holds out 30% of its rows, resampled for each seed, as its test set. The federated forest is, tree for
+tree, the one of pooled rows. Forests have 100 trees with a depth of at most 10; merged forests have 100 of every
+site, as many as AutoForest has of them, and so does BOFRF. The federated and the merged forests are the halves of
+AutoForest: with re-estimated leaves by default, and as sites grew them without re-estimation.
 """
 
 from collections.abc import Iterator
@@ -97,7 +97,7 @@ def at_sites(data: str, seed: int) -> Iterator[Record]:
 
 
 def _auc(fed: Federation, site: str, forest: Forest) -> float:
-    """Return the AUC on a site's test rows: of several classes, the mean over those that are there."""
+    """Return the AUC on a site's test rows: for several classes, the mean over those that occur."""
     part = fed.site(site).part(fed.schema, test=True)
     found = score_quality(predict.scores(forest, part.X, 1), part.y, fed.schema.n_classes)
     return found.value if found.metric == "auc" else np.nan
@@ -139,12 +139,12 @@ def _only(names: tuple[str, ...]):
 
 
 def _interval(differences: pl.Series) -> tuple[float, float]:
-    """Return the 95 % interval of a mean difference over splits that share rows (Nadeau and Bengio)."""
+    """Return the 95% interval of a mean difference over splits that share rows (Nadeau and Bengio)."""
     return corrected_interval(differences.to_numpy(), TEST / (1 - TEST)) or (np.nan, np.nan)
 
 
 def _gains(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return by how much AutoForest is better, with intervals; a line a data set."""
+    """Return AutoForest's gains with intervals, one line per data set."""
     lines = []
     for names in (CHOSEN_ON, CLAIMED_ON):
         found = _only(names)(rows)
@@ -164,7 +164,7 @@ def _gains(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sites(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return what sites gain over their own forests, a line a site, and how often each left the shared forest."""
+    """Return the gain of sites over their local forests, one line per site, and how often each used another."""
     order = {name: i for i, name in enumerate((*CHOSEN_ON, *CLAIMED_ON))}
     lines = []
     for (data, site), part in rows.group_by("data", "site", maintain_order=True):

@@ -1,4 +1,4 @@
-"""The sites of each data set: as they were, by a column, or drawn."""
+"""The sites of each data set: real ones, by a column, or sampled."""
 
 from functools import cache
 
@@ -88,7 +88,7 @@ def sites_of(data: str, seed: int) -> dict[str, pl.DataFrame]:
     if data == "turned":  # at the third site the label means the opposite
         tables = sites_of("E2", seed)
         return tables | {"S3": tables["S3"].with_columns(label=1 - pl.col("label"))}
-    if data in MOVED:  # at the second and third site columns are named some places on
+    if data in MOVED:  # at the second and third site column names are rotated
         tables, step = _drawn(data, seed), MOVED[data]
         names = [name for name in tables["S1"].columns if name != "label"]
         moved = {site: names[step * i :] + names[: step * i] for i, site in enumerate(tables)}
@@ -105,7 +105,7 @@ def sites_of(data: str, seed: int) -> dict[str, pl.DataFrame]:
 
 
 def _drawn(data: str, seed: int) -> dict[str, pl.DataFrame]:
-    """Return tables of rows drawn at random."""
+    """Return tables of randomly sampled rows."""
     frame, tables, start = load(DATA[data]), {}, 0
     if frame["label"].n_unique() > _MOST_CLASSES:
         frame = _above_the_median(frame)
@@ -133,7 +133,7 @@ def _with_sites(data: str) -> tuple[pl.DataFrame, str]:
         case "superconductors":
             elements = pl.format("{} elements", pl.col("number_of_elements").clip(2, 6).cast(pl.Int64))
             return _above_the_median(frame).with_columns(site=elements).drop("number_of_elements"), "site"
-        case "land":  # by how bright the pixel in the middle is
+        case "land":  # by the brightness of the middle pixel
             return _by_range(frame, "x16", [0.1, 0.35, 0.7]), "site"
         case "yeast":  # by one of the measures of a protein
             return _by_range(frame, "x1", [0.2, 0.5]), "site"

@@ -1,1 +1,1 @@
-"""The publication on BOFRF, made again: twelve environments, and all combinations of eight sites."""
+"""The publication on BOFRF, reproduced: twelve environments, and all combinations of eight sites."""

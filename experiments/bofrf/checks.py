@@ -1,4 +1,4 @@
-"""Checks of what the BOFRF paper and the thesis say, on rows of the environments and of the combinations."""
+"""Checks of the claims of the BOFRF paper and the thesis, on rows of the environments and of the combinations."""
 
 from collections.abc import Callable
 
@@ -13,9 +13,9 @@ Check = Callable[[pl.DataFrame], tuple[bool | None, str] | None]
 
 
 def sure(values: pl.Series, than: float = 0.0) -> tuple[bool | None, float]:
-    """Return whether the mean over draws is above a value, None within two standard errors, and the error.
+    """Return whether the mean over repetitions is above a value, None within two standard errors, and the error.
 
-    Fewer than three draws do not tell.
+    Fewer than three repetitions are inconclusive.
     """
     if len(values) < 2:
         return None, float("nan")
@@ -29,13 +29,13 @@ def percent(share: float) -> str:
 
 
 def by_draw(rows: pl.DataFrame, figure: pl.Expr) -> pl.Series:
-    """Return the mean of a figure over the sites of every draw: of a seed, or of an environment and a seed."""
+    """Return the mean of a metric over the sites of every repetition: a seed, or an environment and a seed."""
     draws = [c for c in ("environment", "seed") if c in rows.columns]
     return rows.group_by(draws, maintain_order=True).agg(figure.mean().alias("figure"))["figure"].drop_nulls()
 
 
 def above(better: str, worse: str, told: str = "AUC {:.3f} against {:.3f}", digits: int = 4) -> Check:
-    """Check that a model is better than another on the same rows; the error is that of the mean over draws."""
+    """Check that a model is better than another on the same rows; the error is that of the mean over repetitions."""
 
     def check(rows: pl.DataFrame) -> tuple[bool | None, str] | None:
         if better not in rows.columns or worse not in rows.columns:
@@ -50,7 +50,7 @@ def above(better: str, worse: str, told: str = "AUC {:.3f} against {:.3f}", digi
 
 
 def every_site(base: str, figure: str = "") -> Check:
-    """Check that BOFRF is above a baseline at every site: in every draw, or, of combinations, in their mean."""
+    """Check that BOFRF is above a baseline at every site: in every repetition or, for combinations, on average."""
 
     def check(rows: pl.DataFrame) -> tuple[bool, str]:
         model = f"bofrf_{figure}" if figure else "bofrf"
@@ -68,7 +68,7 @@ def every_site(base: str, figure: str = "") -> Check:
 
 
 def wins(of: str, against: str = "boppid") -> Check:
-    """Check that BOFRF is ahead of BOPPID, or of it as printed, in more than half of the cases; ties count half."""
+    """Check that BOFRF beats BOPPID, in either reading, in more than half of the cases; ties count half."""
 
     def share(better: str, worse: str) -> pl.Expr:
         a, b = pl.col(better + of), pl.col(worse + of)
@@ -86,9 +86,9 @@ def wins(of: str, against: str = "boppid") -> Check:
 
 
 def best_draws(rows: pl.DataFrame) -> tuple[bool, str]:
-    """Check the published gain where environments are chosen after the fact, and models on test rows.
+    """Check the published gain if environments are chosen in hindsight, and models on test rows.
 
-    Of each environment the draw in which BOFRF, chosen on test rows, gains most.
+    For each environment, use the repetition in which BOFRF, chosen on test rows, gains most.
     """
     gain = 100 * (pl.col("bofrf_paper") / pl.col("local") - 1)
     draws = rows.group_by("environment", "seed").agg(gain.mean().alias("gain"))
@@ -106,8 +106,8 @@ def best_draws(rows: pl.DataFrame) -> tuple[bool, str]:
 def poor_sites_gain_most(rows: pl.DataFrame) -> tuple[bool | None, str] | None:
     """Check that sites with a low local AUC gain more.
 
-    The AUC is the mean over even seeds and the gain that over odd ones: a site that was unlucky in a draw would
-    gain in the same draw by luck alone.
+    The AUC is the mean over even seeds and the gain that over odd ones: within one repetition, a site with an unlucky
+    sample would gain by chance alone.
     """
     gain = pl.col("bofrf") - pl.col("local")
     known = rows.filter(pl.col("seed") % 2 == 0).group_by(WHERE).agg(pl.col("local").mean().alias("alone"))
@@ -122,7 +122,7 @@ def poor_sites_gain_most(rows: pl.DataFrame) -> tuple[bool | None, str] | None:
 
 
 def z_test(figure: str) -> Check:
-    """Check by the publication's test that BOFRF is above BOPPID at seven of eight sites, in the mean over seeds."""
+    """Check by the publication's test that BOFRF is above BOPPID at seven of eight sites, averaged over seeds."""
 
     def check(rows: pl.DataFrame) -> tuple[bool, str]:
         n = {}

@@ -1,7 +1,7 @@
-"""All 247 combinations of eight sites, on a stand-in for nursing-home data of eight countries, which are not public.
+"""All 247 combinations of eight sites, on a substitute for nursing-home data of eight countries, which are not public.
 
-The stand-in: people of eight occupations in Adult, as many of each and with as many positives (an income above 50,000
-dollars) as the publication has of each country. So sites differ as they do in life; ``occupation`` is left out.
+The substitute: people of eight occupations in Adult, with as many rows and positives (an income above 50,000 dollars)
+as the publication has for each country. So sites differ as real ones do; ``occupation`` is left out.
 """
 
 import math
@@ -39,7 +39,7 @@ N = 127
 
 @cache
 def eight_sites(data: str, seed: int) -> dict[str, tuple[pl.DataFrame, pl.DataFrame]]:
-    """Draw the rows to learn from and the test rows of every site."""
+    """Sample the training and test rows of every site."""
     frame, rng = load(data.lower()), np.random.default_rng(seed)
     found = {}
     for site, (_, occupation, rows, positives) in SITES.items():
@@ -62,7 +62,7 @@ def judge(forest: Forest, rows: pl.DataFrame) -> tuple[float, float]:
 
 
 def together(data: str, sites: int, seed: int) -> Iterator[Record]:
-    """Fit all combinations of so many sites; a row for each combination and site."""
+    """Fit all combinations of a given number of sites; one row for each combination and site."""
     drawn = eight_sites(data, seed)
     everyone = sv.federate_rows({site: learnt for site, (learnt, _) in drawn.items()}, random_state=seed, n_jobs=1)
     local = sv.LocalForest(**FOREST, random_state=seed).fit(everyone).forests_
@@ -83,7 +83,7 @@ def together(data: str, sites: int, seed: int) -> Iterator[Record]:
 
 
 def cases(quick: bool) -> list[Record]:
-    """List how many sites learn together; in a quick run two or all."""
+    """List the numbers of sites that train together; in a quick run two or all."""
     sizes, seeds = ((2, 8), 1) if quick else (range(2, 9), SEEDS)
     return [{"data": "Adult", "sites": n, "seed": s} for s in range(seeds) for n in sizes]
 

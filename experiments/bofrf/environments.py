@@ -1,7 +1,7 @@
-"""The twelve environments of the BOFRF paper and the thesis: drawn with the published counts, all learners compared.
+"""The twelve environments of the BOFRF paper and the thesis: sampled with the published counts, for all learners.
 
-The texts give each site's rows and positives, not which rows they were, and say that some sites were made weak on
-purpose. So rows are drawn at random with the published counts, anew for each seed.
+The texts give each site's number of rows and positives, not the rows, and say that some sites were weakened on purpose.
+So rows are sampled at random with the published counts, anew for each seed.
 """
 
 import math
@@ -39,7 +39,7 @@ SEEDS, TUNED_SEEDS = 20, 3
 
 
 def draw_environment(sites: pl.DataFrame, seed: int) -> dict[str, pl.DataFrame]:
-    """Draw every site's rows with the published number of positives and negatives."""
+    """Sample every site's rows with the published number of positives and negatives."""
     frame = load(sites["dataset"][0])
     rng = np.random.default_rng([seed, sites["environment"][0]])
     label = frame["label"].to_numpy()
@@ -57,7 +57,7 @@ def draw_environment(sites: pl.DataFrame, seed: int) -> dict[str, pl.DataFrame]:
 
 
 def in_environment(data: str, environment: str, tuned: int, seed: int) -> Iterator[Record]:
-    """Fit all learners in one environment; a row of figures for each site."""
+    """Fit all learners in one environment; one row of metrics for each site."""
     sites = ENVIRONMENTS.filter(environment=int(environment[1:]))
     fed = sv.federate_rows(draw_environment(sites, seed), label="label", test=TEST, random_state=seed, n_jobs=1)
     found: dict[str, Record] = {site: {"site": site} for site in sites["site"]}
@@ -80,7 +80,7 @@ def _figures(fed: Federation, model: sv.BOFRF | sv.BOPPID, found: dict[str, Reco
 
 
 def _forests(fed: Federation, found: dict[str, Record], given: Record, personal: bool) -> sv.BOFRF:
-    """Add BOFRF chosen on out-of-bag rows and, as the texts do, on test rows."""
+    """Add BOFRF chosen on out-of-bag rows and, as in the texts, on test rows."""
     base = sv.BOFRF(**given).fit(fed)
     named = {"local": "local", "global": "global", "federated": "bofrf"} | ({"pooled": "pooled"} if personal else {})
     _figures(fed, base, found, named)
@@ -92,7 +92,7 @@ def _forests(fed: Federation, found: dict[str, Record], given: Record, personal:
     paper = sv.BOFRF(**given, personal=True, protocol="paper").fit(fed)
     _figures(fed, paper, found, {"own": "own_paper", "global": "global_paper", "federated": "personal_paper"})
     for site, row in found.items():
-        # at the agreed tau the better one on test rows
+        # at the agreed tau, the better one on test rows
         row["bofrf_paper"] = max(row.pop("own_paper"), row.pop("global_paper"))
         row["tau_paper"] = paper.taus_[site]
         row["own_trees_paper"] = int(paper.strategies_[site] == "own")
@@ -109,7 +109,7 @@ def _parameters(columns: int, found: dict[str, Record], chosen: dict[str, Settin
 
 
 def _boosting(fed: Federation, found: dict[str, Record], seed: int) -> None:
-    """Add AdaBoost at each site, and what is built on it; BOPPID's rule of admission is read in two ways."""
+    """Add AdaBoost at each site, and the methods built on it; BOPPID's rule of admission has two readings."""
     boppid = sv.BOPPID(random_state=seed).fit(fed)
     _figures(fed, boppid, found, {"local": "local_ada", "federated": "boppid"})
     for name, learner in {

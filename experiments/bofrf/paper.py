@@ -54,7 +54,7 @@ def tuned(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _changes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add what a federated model changes on its baseline in per cent, and a name of the site."""
+    """Add the relative change of a federated model against its baseline in percent, and a name of the site."""
     pairs = {"bofrf": "local", "bofrf_paper": "local", "boppid": "local_ada", "boppid_printed": "local_ada"}
     pairs = pairs if "boppid" in rows.columns else {}
     where = (pl.col("environment") + " " + pl.col("site")).alias(WHERE)

@@ -1,4 +1,4 @@
-"""The tables of the Federated Forest paper that are at hand, and columns dealt out to parties."""
+"""The available tables of the Federated Forest paper, with columns distributed to parties."""
 
 from functools import cache
 
@@ -33,10 +33,10 @@ DOMAINS = {
 
 @cache
 def table(name: str, rows: int) -> pl.DataFrame:
-    """Return a table with its rows numbered, at most so many of them if not 0; ``label`` is the label."""
+    """Return a table with numbered rows, at most a given number of them if not 0; ``label`` is the label."""
     frame = load(NAMES[name])
     if name == "kdd cup 99":
-        # the label of the table is attack or not; what kind of attack is in a file of its own, row by row
+        # the table's label is attack or not; the kind of attack is in a separate file, row by row
         frame = frame.with_columns(label=load("kddcup99_10pct_attack_type")["label"])
     if rows and len(frame) > rows:
         frame = _sample(frame, rows)
@@ -44,7 +44,7 @@ def table(name: str, rows: int) -> pl.DataFrame:
 
 
 def _sample(frame: pl.DataFrame, rows: int) -> pl.DataFrame:
-    """Draw rows, up to fifty of every class and the others as they come, so that no class is lost."""
+    """Sample rows, up to fifty of every class and the others at random, so that no class is lost."""
     order = np.random.default_rng(0).permutation(len(frame))
     seen: dict[object, int] = {}
     first, rest = [], []
@@ -55,7 +55,7 @@ def _sample(frame: pl.DataFrame, rows: int) -> pl.DataFrame:
 
 
 def dealt(frame: pl.DataFrame, parties: int, seed: int) -> dict[str, pl.DataFrame]:
-    """Deal the columns out at random, as many to each; the first party has the label."""
+    """Distribute the columns at random, equally many to each party; the first party has the label."""
     names = [name for name in frame.columns if name not in (ID, "label")]
     order = np.random.default_rng(seed).permutation(len(names))
     tables = {}
@@ -66,7 +66,7 @@ def dealt(frame: pl.DataFrame, parties: int, seed: int) -> dict[str, pl.DataFram
 
 
 def domains(frame: pl.DataFrame, parties: int) -> dict[str, pl.DataFrame]:
-    """Give each of the first so many domains of the Parkinson columns to a party of its own."""
+    """Assign each of the first domains of the Parkinson columns to a separate party."""
     names, start, tables = [n for n in frame.columns if n not in (ID, "label")], 0, {}
     for k, (domain, width) in enumerate(list(DOMAINS.items())[:parties]):
         own = names[start : start + width]

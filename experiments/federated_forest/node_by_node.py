@@ -1,4 +1,4 @@
-"""Prediction by a forest in shares as others do it: the owner of one node after the other says which rows go left.
+"""Prediction by a forest in shares, node by node: the owner of each node says which rows go left.
 
 Figures 6 to 8 compare it with the publication's prediction in one round, which silvan uses. Nothing else needs it.
 """
@@ -12,9 +12,8 @@ from silvan.algorithms.vertical.columns import encode_rows, rows_blob
 from silvan.algorithms.vertical.kept_shares import restore_shares
 from silvan.algorithms.vertical.party_shares import share_key, share_of
 from silvan.errors import FormatError
-from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Ask, Blob, Derived, Reply
 from silvan.federation.party import party_of
 from silvan.federation.site import Site, answers
 from silvan.forest.forest_shares import Share, Structure

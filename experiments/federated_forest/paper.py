@@ -1,9 +1,9 @@
 """Tables 3 and 4 and Figures 4 to 8: parties alone, together, and with all columns in one place.
 
-Columns are dealt out to two parties at random, the first of which has the label; a fifth of the rows is the test part;
-both anew for each seed. Depth and number of features of a node are chosen by the out-of-bag score of forests of the
-training rows, so no test row chooses anything. The federated forest is compared with the pooled one of the same draws
-(equal, node for node), and with pooled forests of other draws by the publication's Z test.
+Columns are distributed to two parties at random, the first of which has the label; a fifth of the rows is the test
+set; both anew for each seed. The out-of-bag score of forests on the training rows chooses depth and number of
+features per node, so no test row affects the choice. The federated forest is compared with the pooled one on the same
+samples (equal, node for node), and with pooled forests on other samples by the publication's Z test.
 """
 
 import math
@@ -20,9 +20,9 @@ from experiments.reproduce.paper import Claim, Drawing, Item, Paper, Record, Run
 import silvan as sv
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluation import answer_of
-from silvan.algorithms.vertical.in_one_place import joined_test_rows, pooled_rows
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
+from silvan.learners.in_one_place import joined_test_rows, pooled_rows
 
 GRID = [{"max_depth": depth, "max_features": features} for depth in (6, 10, 16) for features in ("sqrt", 0.33)]
 TEST = 0.2
@@ -37,7 +37,7 @@ def federate(tables: dict[str, pl.DataFrame], seed: int, test: float = TEST) -> 
 
 
 def score(fed: Federation, forest: Forest) -> float:
-    """Judge a forest on the test rows: accuracy, or root mean squared error."""
+    """Evaluate a forest on the test rows: accuracy, or root mean squared error."""
     rows = joined_test_rows(fed)
     absent = np.zeros(len(fed.schema.features), np.bool_)
     answer = answer_of(forest, rows.X, absent, 1)
@@ -90,7 +90,7 @@ def two_parties(data: str, rows: int, draws: int, seed: int) -> Iterator[Record]
 
 
 def _alone(fed: Federation, model: sv.VerticalForest) -> Record:
-    """Judge the parties' own forests, were they told the label."""
+    """Evaluate the parties' local forests, as if they knew the label."""
     shown = model.evaluate(fed).filter(pl.col("model") == "local")
     figure = "accuracy" if fed.schema.n_classes else "rmse"
     by_party = dict(zip(shown["site"].to_list(), shown[figure].to_list(), strict=True))
@@ -98,7 +98,7 @@ def _alone(fed: Federation, model: sv.VerticalForest) -> Record:
 
 
 def _linear(fed: Federation, tol: float) -> Record:
-    """Judge a linear model across the parties, and compare it with that of the joined table."""
+    """Evaluate a linear model across the parties, and compare it with that of the joined table."""
     model = sv.VerticalLinear(tol=tol).fit(fed)
     shown = model.evaluate(fed).filter(pl.col("site") == "all")
     figure = "accuracy" if fed.schema.n_classes else "rmse"
@@ -118,7 +118,7 @@ def _table_cases(quick: bool) -> list[Record]:
 
 
 def more_parties(data: str, parties: int, times: int, seed: int) -> Iterator[Record]:
-    """Fit with one domain of the Parkinson columns more at a time; rows many times over to time it."""
+    """Fit with one more domain of the Parkinson columns at a time; rows are repeated many times for timing."""
     frame = table(data, 0)
     fed = federate(domains(frame, parties), seed)
     given = {"n_estimators": TREES, "max_depth": DEPTH, "random_state": seed}
@@ -141,7 +141,7 @@ def _party_cases(quick: bool) -> list[Record]:
 
 
 def more_trees(data: str, rows: int, trees: int, seed: int) -> Iterator[Record]:
-    """Fit forests of so many trees of depth 6."""
+    """Fit forests with a given number of trees of depth 6."""
     fed = federate(dealt(table(data, rows), 2, seed), seed)
     given = {"n_estimators": trees, "max_depth": 6, "random_state": seed}
     model, twin = sv.VerticalForest(**given).fit(fed), sv.PooledForest(**given).fit(fed)
@@ -159,7 +159,7 @@ def _tree_cases(quick: bool) -> list[Record]:
 
 
 def two_ways_to_predict(data: str, over: str, trees: int, depth: int, share: float, seed: int) -> Iterator[Record]:
-    """Time prediction in one round and node by node; both must say the same."""
+    """Time prediction in one round and node by node; both must agree."""
     frame = table(data, 0)
     split = np.random.default_rng(seed).permutation(len(frame))
     cut = int(share * len(frame))
@@ -194,7 +194,7 @@ def _prediction_cases(quick: bool) -> list[Record]:
 
 
 def seconds(job: Callable[[], object], times: int) -> float:
-    """Time a job: processor time, which other programs on the machine disturb less."""
+    """Time a job in CPU time, which other programs on the machine disturb less."""
     took = []
     for _ in range(times):
         start = time.process_time()
@@ -203,7 +203,7 @@ def seconds(job: Callable[[], object], times: int) -> float:
     return mean(took)
 
 
-# -- what the publication says
+# -- the publication's claims
 
 
 def _equal(rows: pl.DataFrame) -> tuple[bool, str]:
@@ -212,7 +212,7 @@ def _equal(rows: pl.DataFrame) -> tuple[bool, str]:
 
 
 def _no_difference(rows: pl.DataFrame) -> tuple[bool, str]:
-    """Check by the publication's Z test, data set by data set, at the level that it takes for a real difference."""
+    """Check by the publication's Z test, data set by data set, at its level of significance."""
     found = {}
     for (data,), part in rows.group_by("data", maintain_order=True):
         a, b = (part[c].drop_nulls().to_numpy() for c in ("ff", "nonff"))

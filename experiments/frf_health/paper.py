@@ -1,7 +1,7 @@
-"""Table 1 and Figures 3 to 6: local forests, merged forests and the forest of all rows, on sites drawn three ways.
+"""Table 1 and Figures 3 to 6: local forests, merged forests and the forest of all rows, on sites of three kinds.
 
-Monte Carlo cross-validation: a tenth of the rows, drawn anew for each seed, is the test part of all models. Every site
-grows 100 trees; the merged forest has 100 in all, drawn from the sites', and so has that of all rows.
+Monte Carlo cross-validation: a tenth of the rows, resampled for each seed, is the test set of all models. Every site
+grows 100 trees; the merged forest has 100 in all, sampled from the sites', and so has that of all rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,16 +46,16 @@ def table(data: str) -> pl.DataFrame:
 
 
 def _split(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Part row numbers into those to learn from and a tenth to be judged on."""
+    """Split row numbers into training rows and a tenth for testing."""
     order = rng.permutation(n)
     cut = max(round(0.1 * n), 1)
     return order[cut:], order[:cut]
 
 
 def _by_class(label: np.ndarray, positives: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw two sites and a test part, all with so many per cent of positives; all shares give as many rows.
+    """Sample two sites and a test set with a given percentage of positives; all percentages give equally many rows.
 
-    As many rows are used as the rarest class allows at every share, so that shares can be compared.
+    The number of rows is what the rarest class allows at every percentage, so that results are comparable.
     """
     pools = [rng.permutation(np.flatnonzero(label == c)) for c in (0, 1)]
     total = int(min(map(len, pools)) / 0.9)
@@ -70,7 +70,7 @@ def _by_class(label: np.ndarray, positives: int, rng: np.random.Generator) -> tu
 
 
 def _judge(forest: Forest | None, rows: pl.DataFrame) -> tuple[float, float]:
-    """Return ROC AUC and PR AUC; a forest that there is none of says nothing, which is an AUC of a half."""
+    """Return ROC AUC and PR AUC; a missing forest counts as an AUC of one half."""
     y = rows["label"].to_numpy()
     if y.min() == y.max():
         return np.nan, np.nan
@@ -84,14 +84,14 @@ def _judge(forest: Forest | None, rows: pl.DataFrame) -> tuple[float, float]:
 def _compare(
     frame: pl.DataFrame, sites: dict[str, np.ndarray], judged: np.ndarray, seed: int, weighted: bool = True
 ) -> Record:
-    """Fit all models and judge them on the same rows; local forests one by one, and their mean.
+    """Fit all models and evaluate them on the same rows; local forests one by one, and their mean.
 
     Weighting by size is left out where sites are of equal size.
     """
     features = [c for c in frame.columns if c != "site"]
     tables = {name: frame[rows].select(features) for name, rows in sites.items()}
     fed = sv.federate_rows(tables, policy=sv.Policy(min_leaf=1), random_state=seed, n_jobs=1)
-    # leaves of single rows, as in scikit-learn's forests, which the publication has
+    # leaves of single rows, as in scikit-learn's forests, which the publication uses
     given = {"n_estimators": TREES, "min_samples_leaf": 1, "random_state": seed}
     test = frame[judged].select(features)
     own = [_judge(forest, test) for forest in sv.LocalForest(**given).fit(fed).forests_.values()]
@@ -122,7 +122,7 @@ def describe(data: str) -> Iterator[Record]:
 
 
 def over_sites(data: str, sites: int, seed: int) -> Iterator[Record]:
-    """Scenario 1: equal sites, more and more of them."""
+    """Scenario 1: equal sites, in increasing number."""
     frame, rng = table(data), np.random.default_rng(seed)
     learnt, judged = _split(len(frame), rng)
     parts = {f"site {i}": rows for i, rows in enumerate(np.array_split(learnt, sites))}
@@ -130,7 +130,7 @@ def over_sites(data: str, sites: int, seed: int) -> Iterator[Record]:
 
 
 def over_sizes(data: str, share: int, seed: int) -> Iterator[Record]:
-    """Scenario 2: two sites, the smaller with so many per cent of the rows."""
+    """Scenario 2: two sites, the smaller with a given percentage of the rows."""
     frame, rng = table(data), np.random.default_rng(seed)
     learnt, judged = _split(len(frame), rng)
     cut = max(round(len(learnt) * share / 100), 2)
@@ -138,14 +138,14 @@ def over_sizes(data: str, share: int, seed: int) -> Iterator[Record]:
 
 
 def over_balance(data: str, positives: int, seed: int) -> Iterator[Record]:
-    """Scenario 3: two sites and a test part with so many per cent of positives."""
+    """Scenario 3: two sites and a test set with a given percentage of positives."""
     frame, rng = table(data), np.random.default_rng(seed)
     first, second, judged = _by_class(frame["label"].to_numpy(), positives, rng)
     yield _compare(frame, {"first": first, "second": second}, judged, seed, weighted=False)
 
 
 def cross_silo(data: str, seed: int) -> Iterator[Record]:
-    """Sites as they are: institutions, or regions."""
+    """Real sites: institutions, or regions."""
     frame, rng = table(data), np.random.default_rng(seed)
     learnt, judged = _split(len(frame), rng)
     site = frame["site"].to_numpy()[learnt]
@@ -168,7 +168,7 @@ def _cross_cases(quick: bool) -> list[Record]:
 SEEDS = 20
 
 
-# -- what the publication says
+# -- the publication's claims
 
 
 def _means(rows: pl.DataFrame, *columns: str) -> list[float]:
@@ -188,7 +188,7 @@ def _combined_stays(rows: pl.DataFrame) -> tuple[bool, str]:
 
 
 def _above(rows: pl.DataFrame, better: str, worse: str) -> tuple[bool | None, str]:
-    """Check that a model is better than another on the same splits; within two standard errors nobody can tell."""
+    """Check that a model is better than another on the same splits; within two standard errors it is inconclusive."""
     gain = rows[f"{better}_auc"] - rows[f"{worse}_auc"]
     mean, error = float(gain.mean() or 0.0), float(gain.std() or 0.0) / np.sqrt(len(gain))
     a, b = _means(rows, f"{better}_auc", f"{worse}_auc")
@@ -201,7 +201,7 @@ def _combined_above_local(rows: pl.DataFrame) -> tuple[bool | None, str]:
 
 
 def _combined_above_local_in_cells(rows: pl.DataFrame) -> tuple[bool, str]:
-    """Check every share of positives of every data set."""
+    """Check every percentage of positives of every data set."""
     gain = (pl.col("combined_auc") - pl.col("local_auc")).mean().alias("gain")
     cells = rows.group_by("data", "positives", maintain_order=True).agg(gain)["gain"]
     n = int((cells > 0).sum())

@@ -1,8 +1,8 @@
 """Figures 1 to 3 (local against federated), 6 and 7 (noise) and 8 (bins), on Telco churn.
 
-Rows are dealt out to clients, as many of each class to every client; a fifth of each client's rows is its test part,
-and a fifth of the others tunes the depth of trees. All features are tried at every node. The text does not name the
-number of trees or bins; ours have 30 trees and 16 bins.
+Rows are distributed to clients, stratified by class; a fifth of each client's rows is its test set, and a fifth of
+the others tunes the depth of trees. All features are tried at every node. The text does not name the number of trees
+or bins; ours have 30 trees and 16 bins.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ Tables = dict[str, pl.DataFrame]
 
 
 def schema_of(data: str) -> sv.Schema:
-    """Return what is public of a table."""
+    """Return what is public about a table."""
     return load_public(data)[1]
 
 
@@ -51,7 +51,7 @@ def table_of(data: str, rows: int) -> pl.DataFrame:
 
 
 def _deal(frame: pl.DataFrame, shares: list[float], rng: np.random.Generator) -> list[pl.DataFrame]:
-    """Part rows in these shares, class by class, at random."""
+    """Split rows in these shares, class by class, at random."""
     label, parts = frame["label"].to_numpy(), [list[int]() for _ in shares]
     for c in np.unique(label):
         rows = rng.permutation(np.flatnonzero(label == c))
@@ -63,7 +63,7 @@ def _deal(frame: pl.DataFrame, shares: list[float], rng: np.random.Generator) ->
 
 @dataclass(frozen=True)
 class Clients:
-    """Rows of clients: to learn from, of these a fifth to tune by and the rest, and to be judged on."""
+    """Rows of clients: training rows, a fifth of which serves for tuning, and test rows."""
 
     learnt: Tables
     rest: Tables
@@ -72,7 +72,7 @@ class Clients:
 
 
 def draw_clients(data: str, rows: int, clients: int, seed: int) -> Clients:
-    """Deal the table, or some of its rows, out to clients."""
+    """Distribute the table, or some of its rows, to clients."""
     rng = np.random.default_rng([seed, clients])
     drawn = Clients({}, {}, {}, {})
     for i, frame in enumerate(_deal(table_of(data, rows), [1.0] * clients, rng)):
@@ -87,12 +87,12 @@ def _federate(data: str, tables: Tables, seed: int) -> Federation:
 
 
 def f1_of(forest: Forest, rows: pl.DataFrame) -> float:
-    """Return F1 of the churners."""
+    """Return F1 of the churn class."""
     return _figures(forest, rows)[0]
 
 
 def _figures(forest: Forest, rows: pl.DataFrame) -> tuple[float, float]:
-    """Return F1 of the churners, and AUC."""
+    """Return F1 of the churn class, and AUC."""
     scores, y = forest.predict_proba(rows.drop("label"))[:, 1], rows["label"].to_numpy()
     return float(f1_score(y, scores > 0.5)), float(roc_auc_score(y, scores))
 
@@ -101,7 +101,7 @@ def _figures(forest: Forest, rows: pl.DataFrame) -> tuple[float, float]:
 
 
 def local_against_federated(data: str, clients: int, rows: int, seed: int) -> Iterator[Record]:
-    """Fit each client's own forest and the federated one, their depths chosen on rows held back of training."""
+    """Fit each client's local forest and the federated one, with depths chosen on held-out training rows."""
     drawn = draw_clients(data, rows, clients, seed)
     small, fed = _federate(data, drawn.rest, seed), _federate(data, drawn.learnt, seed)
     tried = {
@@ -143,7 +143,7 @@ def _client_cases(quick: bool) -> list[Record]:
 
 
 def over_bins(data: str, bins: int, rows: int, seed: int) -> Iterator[Record]:
-    """Fit the federated forest of two clients with so many bins."""
+    """Fit the federated forest of two clients with a given number of bins."""
     drawn = draw_clients(data, rows, 2, seed)
     given = {**FOREST, "max_depth": 6, "random_state": seed}
     forest = (
@@ -166,12 +166,12 @@ READINGS = ("in all", "each")
 
 
 def with_noise(data: str, form: str, reading: str, epsilon: float, rows: int, seed: int) -> Iterator[Record]:
-    """Fit a private forest of two clients, and judge it on the rows of the first."""
+    """Fit a private forest of two clients, and evaluate it on the rows of the first."""
     drawn = draw_clients(data, rows, 2, seed)
     fed = _federate(data, drawn.learnt, seed)
     n_rows = sum(map(len, drawn.learnt.values()))
     features = len(fed.schema.features)
-    # in how many parts a forest of this form divides its epsilon
+    # into how many parts a forest of this kind divides its epsilon
     parts = {"levels": NOISY["n_estimators"] * NOISY["max_depth"] * features, "input": features + 1, "tables": 1}[form]
     total = min(epsilon * (parts if reading == "each" else 1), MAX_EPSILON)
     given = {"noise": "site", "n_rows": n_rows} if form != "input" else {"n_rows": n_rows}
@@ -191,7 +191,7 @@ def _noise_cases(quick: bool) -> list[Record]:
     ]
 
 
-# -- what the publication says
+# -- the publication's claims
 
 
 def _federated_above_local(rows: pl.DataFrame) -> tuple[bool, str]:

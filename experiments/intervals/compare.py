@@ -1,4 +1,4 @@
-"""Intervals of 30 tables beside MAPIE's jackknife+-after-bootstrap on the same forest, and quantile-forest.
+"""Intervals on 30 tables compared with MAPIE's jackknife+-after-bootstrap on the same forest, and quantile-forest.
 
 Needs the packages of benchmarks/peers.txt, and SILVAN_DATA. Writes coverage and mean width, in standard deviations of
 the target, to results.csv:
@@ -40,7 +40,7 @@ def tables() -> Iterator[Table]:
         yield f"friedman2 {k}", *make_friedman2(700, noise=20 * (k + 1), random_state=k)
         yield f"friedman3 {k}", *make_friedman3(700, noise=0.1 * (k + 1), random_state=k)
     rng = np.random.default_rng(0)
-    for k in range(4):  # heavy tails; of the last two, noise that depends on a column
+    for k in range(4):  # heavy tails; in the last two, noise that depends on a column
         X = rng.normal(size=(700, 6))
         yield f"heavy {k}", X, X[:, 0] * (1 + k) + rng.standard_t(3, 700) * (1 if k < 2 else np.exp(X[:, 1] / 2))
 
@@ -67,7 +67,7 @@ def intervals(X: np.ndarray, y: np.ndarray, new: np.ndarray) -> dict[str, np.nda
 
 
 def main() -> None:
-    """Compare all tables, 60 % of whose rows train."""
+    """Compare on all tables, with 60% of the rows for training."""
     lines = []
     for name, features, y in tables():
         X = features.astype(np.float32)

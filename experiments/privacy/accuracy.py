@@ -1,11 +1,11 @@
-"""AUC against epsilon: the three private forms, where the noise is added, and a forest without noise.
+"""AUC against epsilon: the three private forests, where the noise is added, and a forest without noise.
 
     SILVAN_DATA=folder python -m experiments.privacy.accuracy --splits 10
     SILVAN_DATA=folder python -m experiments.privacy.accuracy --export FOLDER   # tables for peer.py
 
-Every figure is of one split into rows to learn from and rows to be judged on, and is a line of ``forests.csv``; what is
-there already is not run again. The parameters of noise on levels matter, so they are tuned as the peer's are: on splits
-of their own, for every table and epsilon. The form of tables has none.
+Every result belongs to one split into training and test rows, and is a line of ``forests.csv``; existing lines are
+not run again. The parameters of noise on levels matter, so they are tuned as the peer's are: on separate splits, for
+every table and epsilon. The form of tables has no such parameters.
 """
 
 import argparse
@@ -43,20 +43,20 @@ EXACT = {"n_estimators": 100, "max_depth": 10}
 
 
 class Study:
-    """A table, cut into rows to learn from, at some sites, and rows to be judged on."""
+    """A table, split into training rows, at some sites, and test rows."""
 
     def __init__(self, name: str, lines: Lines) -> None:
         self.name, self.lines = name, lines
         self.frame, self.schema = load(name)
 
     def federate(self, seed: int, sites: int, sums: str) -> Any:
-        """Deal the rows of a split out to sites."""
+        """Distribute the rows of a split to sites."""
         learnt, _ = split(len(self.frame), seed)
         tables = {f"site {i}": self.frame[learnt[i::sites]] for i in range(sites)}
         return sv.federate_rows(tables, schema=self.schema, sums=sums, random_state=seed, n_jobs=1)
 
     def auc(self, seed: int, fed: Any, **settings: Any) -> float:
-        """Fit a forest and judge it."""
+        """Fit a forest and evaluate it."""
         learnt, judged = split(len(self.frame), seed)
         if "epsilon" in settings:
             settings["n_rows"] = len(learnt)
@@ -89,12 +89,12 @@ class Study:
                     line.auc = self._published(form, epsilon, seed, self.federate(seed, 4, "masked"), best)
 
     def tune(self, form: str) -> None:
-        """Try all parameters of a published form on splits that nothing else is judged on."""
+        """Try all parameters of a published form on splits that serve no other evaluation."""
         if len(GRIDS[form]) == 1:
             return
         for epsilon in EPSILONS:
             for seed in TUNED_ON:
-                fed = self.federate(seed, 4, "trusted")  # rows are disguised once a federation
+                fed = self.federate(seed, 4, "trusted")  # rows are randomised once per federation
                 for i, parameters in enumerate(GRIDS[form]):
                     with self.lines.new(self.name, f"{form} {i}", epsilon, seed) as line:
                         if line is not None:
@@ -111,7 +111,7 @@ class Study:
                 line.auc = self.auc(seed, self.federate(seed, 4, "trusted"), **EXACT)
 
     def export(self, folder: Path) -> None:
-        """Write what the peer learns from: numbers, categories as codes and as columns of zeros and ones."""
+        """Write the peer's training data: numbers, categories as codes and as columns of zeros and ones."""
         table = read_table(self.frame)
         X, y = encode_features(table, self.schema), encode_label(table, self.schema)
         codes, bounds, ones = [], [], []

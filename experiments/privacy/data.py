@@ -1,4 +1,4 @@
-"""Tables with what counts as public of them: bounds that anybody could name, levels as they are documented."""
+"""Tables with what counts as public about them: bounds that anybody could name, documented levels."""
 
 import numpy as np
 import polars as pl
@@ -48,16 +48,16 @@ _BOUNDS: dict[str, dict[str, tuple[float, float]]] = {
         "Hillshade_3pm": (0, 255),
     },
 }
-_FREQUENCIES = (0.0, 100.0)  # spambase: per cent of words or characters
+_FREQUENCIES = (0.0, 100.0)  # spambase: percentages of words or characters
 
 
 def load(name: str) -> tuple[pl.DataFrame, sv.Schema]:
-    """Give a table, at most as many rows as are sampled of covertype, and its public schema."""
+    """Return a table, at most as many rows as are sampled of covertype, and its public schema."""
     data = datasets.load(SETS[name])
     frame = pl.DataFrame(data.frame.to_native()).rename({data.label: "label"})
     if name == "covertype":
         rows = np.sort(np.random.default_rng(0).choice(len(frame), MOST_ROWS, replace=False))
-        # the commonest of seven kinds of forest, about half of the rows, against the others
+        # the most common of seven kinds of forest, about half of the rows, against the others
         frame = frame[rows].with_columns((pl.col("label") == 2).cast(pl.Int64).alias("label"))
     features = [_feature(name, frame[c]) for c in frame.columns if c != "label"]
     classes = tuple(sorted(frame["label"].unique().to_list()))
@@ -77,7 +77,7 @@ def _feature(name: str, column: pl.Series) -> sv.Feature:
 
 
 def split(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Give the rows to learn from and those to be judged on."""
+    """Return the training rows and the test rows."""
     order = np.random.default_rng([seed, n]).permutation(n)
     cut = round(TEST * n)
     return order[cut:], order[:cut]

@@ -1,12 +1,12 @@
-"""An empirical lower bound on epsilon for every mechanism, and for accounts that are wrong on purpose.
+"""An empirical lower bound on epsilon for every mechanism, and for deliberately wrong accounting.
 
     python -m experiments.privacy.epsilon --draws 40000
 
-Every question of every private form, about two tables that differ in one far row, is answered with noise so many times,
-at one site and in shares of three; also rows in disguise, and all questions of a form together: with an honest
-coordinator, with one that chooses the worst schema that a site lets pass, with a site lost and a curious one. A bound
-(Clopper-Pearson, 95 % for all audits together) above what is claimed would prove the account wrong. Writes
-``epsilon.csv``; ``table.py`` makes tables of it.
+Every request of every private forest, about two tables that differ in one distant row, gets many noisy replies, at
+one site and in shares of three; also randomised rows, and all requests of a forest together: with an honest
+coordinator, with one that chooses the worst schema that a site accepts, with a lost site and a curious one. A bound
+(Clopper-Pearson, 95% for all audits together) above the claim would refute the accounting. Writes ``epsilon.csv``;
+``table.py`` makes tables of it.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))  # the study that the tests audit, with fewer draws
+sys.path.insert(0, str(ROOT / "tests"))  # the study that the tests audit, with fewer samples
 
 from experiments.privacy.measured_epsilon import Bound, audit_all, audit_counts, audit_rows  # noqa: E402
 from helpers.private_study import FAR, composed, hostile_schema, one_more, requests, rows_scored, schema  # noqa: E402
@@ -52,7 +52,7 @@ OF_FOUR = (
 
 @dataclass(frozen=True)
 class Case:
-    """What is audited: by which account, where the noise is, how many counters a row changes, and what is claimed."""
+    """What is audited: the accounting, the place of the noise, how many counters a row changes, and the claim."""
 
     account: str
     mechanism: str
@@ -64,12 +64,12 @@ class Case:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What identifies the case."""
+        """The key of the case."""
         return self.account, self.mechanism, self.task, self.noise, f"{self.claimed:g}"
 
 
 def cases() -> Iterator[Case]:
-    """List what is audited: every question at one epsilon; of two classes, at all of them."""
+    """List the audits: every request at one epsilon; for two classes, at all of them."""
     for epsilon, task in product(EPSILONS, FAR):
         if task == "binary" or epsilon == MIDDLE:
             places = PLACES if (task, epsilon) == ("binary", MIDDLE) else PLACES[:1]
@@ -85,7 +85,7 @@ def cases() -> Iterator[Case]:
 
 
 def asked_alone(task: str, epsilon: float, places: tuple[Any, ...]) -> Iterator[Case]:
-    """List every question by itself."""
+    """List every request by itself."""
     frame = table(task, 120)
     far = one_more(frame, label=FAR[task])
     for place, sharers, sites in places:
@@ -96,7 +96,7 @@ def asked_alone(task: str, epsilon: float, places: tuple[Any, ...]) -> Iterator[
 
 
 def whole_forms() -> Iterator[Case]:
-    """List the forms, all questions of each: an honest coordinator, a hostile one, a site lost, one curious."""
+    """List the forms with all requests: an honest coordinator, a hostile one, a lost site, a curious one."""
     for task in ("binary", "number"):
         frame = table(task, 120)
         for form in ("tables", "levels"):
@@ -127,17 +127,17 @@ def _form_case(form: str, task: str, place: str, asked: list[Any], shares: int, 
 
 
 def wrong_sums() -> Iterator[Case]:
-    """List what sites refuse, as if they did not: a loss that takes the spare share, and bounds one float apart."""
+    """List requests that sites refuse, as if they did not: an unplanned loss, and bounds one float apart."""
     _, people, n = next(q for q in requests("binary", table(n=120), CLAIM, 3) if q[0] == "people")
     place = "3 shares of 4 sites, one lost, one curious"
     yield Case("a loss not counted", "people", "binary", place, 1, CLAIM, _counts(people, "binary", n + 1, n, 2))
     _, targets, total = next(q for q in requests("number", table("number", 120), CLAIM) if q[0] == "targets")
-    audit = _counts(targets, "number", total + 254, total, 1)  # as rounding makes of bounds one float apart
+    audit = _counts(targets, "number", total + 254, total, 1)  # the effect of rounding on bounds one float apart
     yield Case("not clipped after rounding", "targets", "number", AT_A_SITE, 1, CLAIM, audit)
 
 
 def wrong(epsilon: float) -> Iterator[Case]:
-    """List accounts that are wrong on purpose: the bound must be above what they claim."""
+    """List deliberately wrong accounting: the bound must exceed the claim."""
     frame = table(n=120)
     pair = requests("binary", one_more(frame), epsilon), requests("binary", frame, epsilon)
     found = {name: (request, a, b) for (name, request, a), (_, _, b) in zip(*pair, strict=True)}
@@ -159,12 +159,12 @@ def wrong(epsilon: float) -> Iterator[Case]:
 
 
 def _differ(asked: list[Any]) -> int:
-    """Count the counters that differ by a row."""
+    """Count the counters that one row changes."""
     return sum(int((a != b).sum()) for _, a, b in asked)
 
 
 def parallel(self: Noisy, sensitivity: int, share: Any = 1) -> Noise:
-    """Make noise as if histograms that all see a row were asked in parallel."""
+    """Make noise as if histograms that all see a row were queried in parallel."""
     return Noise(1, self.epsilon, self.sharers)
 
 
@@ -201,7 +201,7 @@ def _rows(task: str, epsilon: float, claimed: float, known: Any = None) -> Calla
 
 
 def _sums_of_rows(task: str, others: int) -> Callable[[int], Bound]:
-    """Audit a row in the sum of its disguise and those of sites that are there, and that nobody knows."""
+    """Audit a row in the sum of its randomised version and those of known and unknown sites."""
 
     def scored(row: int, n: int) -> Any:
         return sum(rows_scored(task, known, n, CLAIM) for known in [row, *[0] * others])

@@ -1,4 +1,4 @@
-"""Results as lines of a file: what is there is not run again."""
+"""Results as lines of a file: existing lines are not run again."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,14 @@ FIELDS = ("table", "form", "epsilon", "split", "auc", "chosen")
 
 @dataclass
 class Line:
-    """One figure; ``chosen`` says by which parameters, where they were tuned."""
+    """One result; ``chosen`` has the tuned parameters, if any."""
 
     auc: float = 0.0
     chosen: str = ""
 
 
 class Lines:
-    """A file of figures, added to one by one."""
+    """A file of results, to which lines are added one by one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class Lines:
 
     @contextmanager
     def new(self, table: str, form: str, epsilon: float, split: int) -> Iterator[Line | None]:
-        """Give a line to fill in, or None if it is there already."""
+        """Return a line to fill in, or None if it exists already."""
         key = table, form, epsilon, split
         if key in self.found:
             yield None
@@ -51,5 +51,5 @@ class Lines:
             writer.writerow([table, form, f"{epsilon:g}", split, f"{line.auc:.4f}", line.chosen])
 
     def mean(self, table: str, form: str, epsilon: float, splits: Sequence[int]) -> float:
-        """Give the mean of some splits."""
+        """Return the mean over some splits."""
         return sum(self.found[table, form, epsilon, split].auc for split in splits) / len(splits)

@@ -1,10 +1,10 @@
-"""An empirical lower bound on epsilon, from many noisy answers about two tables that differ in one row.
+"""An empirical lower bound on epsilon, from many noisy replies about two tables that differ in one row.
 
-If a claimed epsilon is right, no outcome is more than exp(epsilon) times as likely for the one table as for the other.
-The outcome that is looked at is the one that distinguishes the tables best, a likelihood ratio beyond a threshold; the
-threshold is chosen on one half of the draws and evaluated on the other, with exact (Clopper-Pearson) bounds on both
-probabilities. A bound above the epsilon that is claimed proves the claim wrong; one below proves nothing, so the audit
-is also run on accounts that are wrong on purpose.
+If a claimed epsilon is right, no outcome is more than exp(epsilon) times as likely for one table as for the other.
+The outcome used here is the one that distinguishes the tables best, a likelihood ratio beyond a threshold; the
+threshold is chosen on one half of the samples and evaluated on the other, with exact (Clopper-Pearson) bounds on both
+probabilities. A bound above the claimed epsilon refutes the claim; one below proves nothing, so the audit also runs
+on deliberately wrong accounting.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _THRESHOLDS = 60
 
 
 class Bound(NamedTuple):
-    """The epsilon that is claimed, and a lower bound on the true one, with the confidence that was asked for."""
+    """The claimed epsilon, and a lower bound on the true one, with the requested confidence."""
 
     claimed: float
     at_least: float
@@ -33,7 +33,7 @@ class Bound(NamedTuple):
 
 
 def clopper_pearson(hits: int, draws: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Bound a probability from both sides, each with half of the error allowed."""
+    """Bound a probability from both sides, each with half of the error."""
     error = (1.0 - confidence) / 2.0
     low = 0.0 if hits == 0 else float(betaincinv(hits, draws - hits + 1, error))
     high = 1.0 if hits == draws else float(betaincinv(hits + 1, draws - hits, 1.0 - error))
@@ -41,7 +41,7 @@ def clopper_pearson(hits: int, draws: int, confidence: float = CONFIDENCE) -> tu
 
 
 def lower_bound(with_row: np.ndarray, without: np.ndarray, confidence: float = CONFIDENCE) -> float:
-    """Bound epsilon from below, given a score of each draw: higher for draws that look like ones with the row."""
+    """Bound epsilon from below, given scores of samples: higher for samples that look like ones with the row."""
     best = 0.0
     # half of the error is for each of the two directions
     each = 1.0 - (1.0 - confidence) / 2.0
@@ -72,9 +72,9 @@ def audit_counts(
     n_sites: int = 1,
     confidence: float = CONFIDENCE,
 ) -> Bound:
-    """Audit the noise that a question's answer gets, summed over sites.
+    """Audit the noise of a reply, summed over sites.
 
-    ``with_row`` and ``without`` are exact answers that differ by one row; only the counters that differ are looked at.
+    ``with_row`` and ``without`` are exact replies that differ by one row; only the differing counters are used.
     """
     return audit_all([(request, with_row, without)], schema, request.epsilon, draws, n_sites, confidence)
 
@@ -87,7 +87,7 @@ def audit_all(
     n_sites: int = 1,
     confidence: float = CONFIDENCE,
 ) -> Bound:
-    """Audit several questions together, all answers seen: what is claimed is for all of them."""
+    """Audit several requests together, with all replies visible: the claim covers all of them."""
     scores = [_scores(*one, schema, draws, n_sites) for one in asked]
     with_row, without = (np.sum(part, axis=0) for part in zip(*scores, strict=True))
     return Bound(claimed, lower_bound(with_row, without, confidence))
@@ -96,7 +96,7 @@ def audit_all(
 def _scores(
     request: Noisy, with_row: np.ndarray, without: np.ndarray, schema: Schema, draws: int, n_sites: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw answers with and without the row, and return for each how much likelier it is with the row."""
+    """Sample replies with and without the row, and return for each how much more likely it is with the row."""
     scales = np.array([float(noise.scale) for noise in request.noises(schema)])
     a, b = with_row.reshape(-1, len(scales)), without.reshape(-1, len(scales))
     differ = (a != b).any(axis=1)
@@ -113,7 +113,7 @@ def _scores(
 
 
 def _log_ratio(drawn: np.ndarray, with_row: np.ndarray, without: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Return the logarithm of how much likelier each draw is with the row, under discrete Laplace noise."""
+    """Return the logarithm of the likelihood ratio of each sample, under discrete Laplace noise."""
     nearer = np.abs(drawn - without) - np.abs(drawn - with_row)
     return (nearer / scales).reshape(len(drawn), -1).sum(axis=1)
 
@@ -121,5 +121,5 @@ def _log_ratio(drawn: np.ndarray, with_row: np.ndarray, without: np.ndarray, sca
 def audit_rows(
     disguise: Callable[[int, int], np.ndarray], claimed: float, draws: int, confidence: float = CONFIDENCE
 ) -> Bound:
-    """Audit noise on rows: ``disguise(row, draws)`` scores draws of row 0 or 1, higher if more like row 1."""
+    """Audit noise on rows: ``disguise(row, draws)`` scores samples of row 0 or 1, higher if more like row 1."""
     return Bound(claimed, lower_bound(disguise(1, draws), disguise(0, draws), confidence))

@@ -1,10 +1,10 @@
-"""The same tables and splits by diffprivlib's random forest, with its defaults and tuned on other splits.
+"""The same tables and splits with diffprivlib's random forest, with its defaults and tuned on other splits.
 
     python experiments/privacy/peer.py FOLDER --splits 10
 
-It has an environment of its own (diffprivlib 0.6.6, scikit-learn 1.5.2), and FOLDER is what ``accuracy.py --export``
-wrote. Bounds and classes are given, the same as ours. Categories are codes by default; the tuned one may have columns
-of zeros and ones instead.
+It needs its own environment (diffprivlib 0.6.6, scikit-learn 1.5.2), and FOLDER is the output of ``accuracy.py
+--export``. Bounds and classes are given, the same as ours. Categories are codes by default; the tuned forest may have
+columns of zeros and ones instead.
 """
 
 import argparse
@@ -28,7 +28,7 @@ GRID = {
 
 
 def auc(data: dict[str, np.ndarray], shape: str, trees: int, depth: int, epsilon: float, seed: int) -> float:
-    """Fit a forest and judge it."""
+    """Fit a forest and evaluate it."""
     X, y, (low, high) = data[shape], data["y"], data[f"{shape[:-1]}_bounds"].T
     learnt, judged = data[f"learnt {seed}"], data[f"judged {seed}"]
     model = RandomForestClassifier(
@@ -41,7 +41,7 @@ def auc(data: dict[str, np.ndarray], shape: str, trees: int, depth: int, epsilon
 
 
 def main() -> None:
-    """Run what is missing: defaults, tuning, then the best of it, split after split."""
+    """Run what is missing: defaults, tuning, then the best setting, split after split."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--splits", type=int, default=10)

@@ -32,7 +32,7 @@ FEW = 100
 
 
 class Results:
-    """Figures of all methods, by table, method and epsilon: one for each split."""
+    """Results of all methods, by table, method and epsilon: one for each split."""
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, str, float], dict[int, float]] = defaultdict(dict)
@@ -50,7 +50,7 @@ class Results:
         return f"**{text}** ± {np.std(figures):.3f}" if bold else f"{text} ± {np.std(figures):.3f}"
 
     def ahead(self, table: str, peer: str, epsilon: float) -> tuple[float, float, int]:
-        """Give by how much our form is ahead on splits that both have: mean, its standard error, and how many."""
+        """Return the lead of our form on common splits: mean, its standard error, and their number."""
         ours, theirs = self.found[table, OURS, epsilon], self.found[table, peer, epsilon]
         both = np.array([ours[split] - theirs[split] for split in sorted(ours.keys() & theirs.keys())])
         if len(both) < 2:
@@ -76,7 +76,7 @@ def accuracy(results: Results) -> str:
 
 
 def goal(results: Results) -> str:
-    """Say by how much the form of tables is ahead of the better of the two peers, cell by cell, and where it is not."""
+    """Describe the lead of the form of tables over the better of the two peers, and where it is behind."""
     body, missed, ties, near_ones = [], [], [], []
     for table, n in ROWS.items():
         line = [table]

@@ -1,8 +1,8 @@
-"""How often corrected intervals of gains over many splits hold the true gain, in draws from a known world.
+"""How often corrected intervals of gains over many splits contain the true gain, in a simulated world.
 
-A site has 100 rows of two classes and six columns, two others 200 more. Alone it fits a linear discriminant to its own
-rows, together to all of them; both are judged by AUC on the site's rows. The true gain is that of models of as many
-rows as a split learns from, judged on 20,000 fresh rows, over many draws. Run it as
+A site has 100 rows of two classes and six columns, two others have 200 more. The local model is a linear discriminant
+on its own rows, the joint model one on all rows; both are evaluated by AUC on the site's rows. The true gain is that
+of models trained on as many rows as a split has, evaluated on 20,000 fresh rows, over many samples. Run it as
 ``python experiments/repeats/interval_coverage.py``; it takes some minutes.
 """
 
@@ -15,7 +15,7 @@ rng = np.random.default_rng(1)
 
 
 def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of the world, half of each class."""
+    """Return rows of the simulated world, half of each class."""
     y = np.arange(n) % 2
     return rng.normal(size=(n, 6)) + 0.45 * y[:, None] * np.array([1, 1, 0.5, 0, 0, 0]), y
 
@@ -34,7 +34,7 @@ def discriminant(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def gain(own: tuple, others: tuple, test: tuple) -> float:
-    """Return by how much the AUC is higher with the others' rows."""
+    """Return the gain in AUC with the others' rows."""
     together = np.vstack([own[0], others[0]]), np.concatenate([own[1], others[1]])
     return auc(test[0] @ discriminant(*together), test[1]) - auc(test[0] @ discriminant(*own), test[1])
 
@@ -55,7 +55,7 @@ def over_splits(own: tuple, others: tuple, folds: int, repeats: int) -> np.ndarr
 
 
 def main() -> None:
-    """Print how often intervals hold the true gain, with and without the correction."""
+    """Print how often intervals contain the true gain, with and without the correction."""
     world = draw(20_000)
     for folds, repeats in ((5, 2), (10, 10)):
         kept = ROWS * (folds - 1) // folds

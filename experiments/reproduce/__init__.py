@@ -1,1 +1,1 @@
-"""The frame that regenerates tables and figures of publications: `silvan reproduce`, see README.md."""
+"""The framework that regenerates tables and figures of publications: `silvan reproduce`, see README.md."""

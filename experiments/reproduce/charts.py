@@ -1,4 +1,4 @@
-"""Charts of items: means over seeds with their spread, the published figures as rings; one SVG file an item."""
+"""Charts of items: means over seeds with their spread, published values as rings; one SVG file per item."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ text { fill: var(--soft); font: 13px system-ui, "Liberation Sans", Arial, sans-s
 
 @dataclass(frozen=True)
 class Point:
-    """A mean with its spread at a place of the horizontal axis, and the published figure if there is one."""
+    """A mean with its spread at a position of the horizontal axis, and the published value if there is one."""
 
     x: object
     mean: float
@@ -35,7 +35,7 @@ Lines = dict[str, dict[str, list[Point]]]
 
 
 def draw(item: Item, lines: Lines) -> Markup:
-    """Return an item's chart as an SVG document with its style; panels stand side by side, the legend below."""
+    """Return an item's chart as an SVG document with its style; panels are side by side, with the legend below."""
     titles = list(dict.fromkeys(title for panel in lines.values() for title in panel))
     styles = {title: i % 8 for i, title in enumerate(titles)}
     across = min(len(lines), 3)
@@ -81,7 +81,7 @@ def draw(item: Item, lines: Lines) -> Markup:
 
 
 def _panel(item: Item, name: str, panel: dict[str, list[Point]], styles: dict[str, int]) -> Markup:
-    """Draw one panel: places of the horizontal axis stand at equal distances, as they do in the publications."""
+    """Draw one panel: positions on the horizontal axis are equidistant, as in the publications."""
     places = list(dict.fromkeys(point.x for points in panel.values() for point in points))
     ordered = all(isinstance(place, int | float) for place in places)
     if ordered:
@@ -91,7 +91,7 @@ def _panel(item: Item, name: str, panel: dict[str, list[Point]], styles: dict[st
     told = [p.published for points in panel.values() for p in points if p.published is not None]
     drawing = item.drawing
     labels = [f"{place:g}" if ordered else str(place) for place in places]
-    step = 1 + (max(map(len, labels)) + 1) * len(labels) // 40  # as many as have room
+    step = 1 + (max(map(len, labels)) + 1) * len(labels) // 40  # as many as fit
     labels = [label if i % step == 0 else "" for i, label in enumerate(labels)]
     x = Axis([*range(max(len(places), 2))], drawing.x, (*labels, "")[: max(len(places), 2)])
     chart = Chart(f"{item.title}, {name}", x, Axis(nice_scale(min(values + told), max(values + told)), drawing.y))

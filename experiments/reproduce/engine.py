@@ -1,4 +1,4 @@
-"""Runs the cases of experiments, several at a time, and keeps each finished one at once."""
+"""Runs the cases of experiments, several at a time, and stores each finished one at once."""
 
 import os
 import warnings
@@ -26,19 +26,19 @@ Outcome = tuple[str, list[Record] | str]
 
 @dataclass
 class Outcomes:
-    """What became of an experiment: finished cases, and what was said of those that were not run."""
+    """The outcome of an experiment: finished cases, and messages about the others."""
 
     kept: dict[str, Kept]
     todo: list[tuple[Run, Record]] = field(default_factory=list)
     total: int = 0
     done: int = 0
-    absent: dict[str, int] = field(default_factory=dict)  # what is not here, and how many cases need it
+    absent: dict[str, int] = field(default_factory=dict)  # what is missing, and how many cases need it
     failed: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 
 def plan_paper(paper: Paper, items: list[Item], quick: bool, folder: Path) -> Outcomes:
-    """List the cases that some items need and that are not finished, all tables and figures seed by seed."""
+    """List the unfinished cases that some items need, all tables and figures seed by seed."""
     files = {run.name: folder / (run.kept or paper.name) / f"{run.name}.csv" for run in paper.runs}
     outcomes = Outcomes({run.name: Kept(files[run.name], run) for run in paper.runs})
     missing = _missing(paper, outcomes)
@@ -55,13 +55,13 @@ def plan_paper(paper: Paper, items: list[Item], quick: bool, folder: Path) -> Ou
                 outcomes.absent[text] = outcomes.absent.get(text, 0) + 1
             else:
                 outcomes.todo.append((run, settings))
-    # so that a run that is interrupted has something of everything
+    # so that an interrupted run has something of everything
     outcomes.todo.sort(key=lambda case: case[1].get("seed", 0))
     return outcomes
 
 
 def run_cases(paper: Paper, outcomes: Outcomes, jobs: int, progress: ProgressBars) -> None:
-    """Run what is to be done; every finished case is kept at once."""
+    """Run the open cases; every finished case is stored at once."""
     todo, before = outcomes.todo, outcomes.done
     with progress.step(f"{paper.name}: {count_of(len(todo), 'case')}") as step:
         for n, (run, settings, (how, what)) in enumerate(_results(paper, todo, jobs), start=1):
@@ -77,7 +77,7 @@ def run_cases(paper: Paper, outcomes: Outcomes, jobs: int, progress: ProgressBar
 
 
 def _missing(paper: Paper, outcomes: Outcomes) -> dict[str, str]:
-    """Return what there is to say of each data set that is not here; remark on files of another version."""
+    """Return messages about missing data sets; remark on files of another version."""
     missing = {}
     for called, name in paper.data.items():
         try:
@@ -116,7 +116,7 @@ def _results(paper: Paper, todo: list[tuple[Run, Record]], jobs: int) -> Iterato
 
 @contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Start processes, each with one thread; if this one is interrupted, what they do is dropped."""
+    """Start processes, each with one thread; after an interruption of this one, their work is dropped."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(_ONE_THREAD)
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_begin, initargs=(Downloads.allowed,))
@@ -136,7 +136,7 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin(downloads: bool) -> None:
-    """Prepare a process: an interruption is for the one that started it."""
+    """Prepare a process: an interruption concerns only the process that started it."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -144,7 +144,7 @@ def _begin(downloads: bool) -> None:
 
 
 def make_rows(module: str, run: str, settings: Record) -> Outcome:
-    """Run one case; what goes wrong in it is told, and ends no other."""
+    """Run one case; its errors are reported and do not stop other cases."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,4 +1,4 @@
-"""Rows of finished cases, in a CSV file that is whole at any time: an interrupted run goes on from it."""
+"""Rows of finished cases, in a CSV file that is always complete, so that an interrupted run can resume."""
 
 import math
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _DECIMALS = 6
 
 
 class Kept:
-    """The rows of one run; those of cases that the experiment no longer has are dropped when a row is added."""
+    """The rows of one run; rows of removed cases are dropped when a row is added."""
 
     def __init__(self, path: Path, run: Run) -> None:
         self.path, self.run = path, run
@@ -30,11 +30,11 @@ class Kept:
 
     @property
     def done(self) -> set[str]:
-        """The cases that are finished."""
+        """The finished cases."""
         return {row[CASE] for row in self.rows}
 
     def add(self, settings: Record, made: Iterable[Record]) -> None:
-        """Keep the rows of a case; the file is replaced as a whole."""
+        """Store the rows of a case; the file is replaced as a whole."""
         key = self.run.key(settings)
         self.rows += [{CASE: key, **settings, **{k: _short(v) for k, v in row.items()}} for row in made]
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ class Kept:
 
 
 def _short(value: object) -> object:
-    """Return a figure with a few decimals; one that is not a number is left out."""
+    """Return a number with a few decimals; anything else is left out."""
     if isinstance(value, float):
         return round(value, _DECIMALS) if math.isfinite(value) else None
     return value

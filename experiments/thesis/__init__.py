@@ -1,1 +1,1 @@
-"""The thesis on BOFRF, made again: personalised and clustered forms, and what follows from its printed tables."""
+"""The thesis on BOFRF, reproduced: personalised and clustered forms, and conclusions from its printed tables."""

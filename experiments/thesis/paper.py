@@ -1,7 +1,7 @@
 """Tables 7.1 to 7.13, A.1, B.1 and C.1: personalised and clustered BOFRF.
 
-The environments and the combinations of eight sites are those of the BOFRF paper, and so are the rows of these runs;
-what follows from printed tables alone is in ``printed.py``.
+The environments and the combinations of eight sites, with their rows, are those of the BOFRF paper; ``printed.py``
+has what follows from printed tables alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ CLUSTERED = {
 
 
 def in_clusters(data: str, table: str, seed: int) -> Iterator[Record]:
-    """Fit personalised BOFRF in clusters of the eight sites of the stand-in, and over all of them."""
+    """Fit personalised BOFRF in clusters of the eight substitute sites, and over all of them."""
     metric, k, first = CLUSTERS[table]
     drawn = eight_sites(data, seed)
     fed = sv.federate_rows({site: learnt for site, (learnt, _) in drawn.items()}, random_state=seed, n_jobs=1)
@@ -53,7 +53,7 @@ def _cluster_cases(quick: bool) -> list[Record]:
 
 
 def _honest_choice(rows: pl.DataFrame) -> tuple[bool | None, str] | None:
-    """Check what a tau of its own gains a site that does not choose on test rows."""
+    """Check the gain from a site's own tau if the site does not choose on test rows."""
     found = above("personal", "bofrf")(rows)
     if found is None:
         return None
@@ -76,7 +76,7 @@ def _distances_follow(table: str) -> Callable[[pl.DataFrame], tuple[bool, str]]:
             for other in VECTORS
             if other != row["site"]
         ]
-        # 15 printed figures of two decimals
+        # 15 printed values with two decimals
         limit = 0.15 + 0.005 if table == "table 7.9" else 0.04 + 0.005
         return max(
             far
@@ -96,7 +96,7 @@ def _clusters_follow(table: str) -> Callable[[pl.DataFrame], tuple[bool, str]]:
 
 
 def _nearest_centroid_follows(rows: pl.DataFrame) -> tuple[bool, str]:
-    """Check that Table 7.13 follows where the third centroid is the site nearest to its own, not the farthest."""
+    """Check that Table 7.13 follows if the third centroid is the site nearest to its own, not the farthest."""
     distance = {row["site"]: row for row in rows.iter_rows(named=True)}
     first = CLUSTERS["7.13"][2]
     centroids = [first, max((site for site in VECTORS if site != first), key=lambda site: distance[first][site])]

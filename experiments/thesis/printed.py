@@ -1,4 +1,4 @@
-"""What the thesis prints and what follows from it without any data: distances, clusters and Z scores."""
+"""The printed tables of the thesis and what follows from them without data: distances, clusters and Z scores."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -57,14 +57,14 @@ HALF = 0.0005
 
 
 def numbered(members: dict[str, list[str]]) -> dict[str, int]:
-    """Return numbers of clusters as the thesis does: the first centroid's is 1, of three the last found is 2."""
+    """Return cluster numbers as the thesis does: the first centroid has 1; of three, the last found has 2."""
     order = list(members)
     places = {1: 1, 2: 2} if len(order) == 2 else {1: 1, 2: 3, 3: 2}
     return {site: places[i] for i, centroid in enumerate(order, start=1) for site in members[centroid]}
 
 
 def follow(what: str) -> Iterator[Record]:
-    """Work out one kind of table from printed ones."""
+    """Compute one kind of table from printed ones."""
     if what in ("manhattan", "euclidean"):
         apart = sv.site_distances(VECTORS, what)
         for site, row in zip(VECTORS, apart.tolist(), strict=True):
@@ -79,7 +79,7 @@ def follow(what: str) -> Iterator[Record]:
 
 
 def _scores(figure: str, site: str) -> Record:
-    """Return Z by the thesis's Eq. 7.2 and of two samples, and between what bounds rounding leaves the latter."""
+    """Return Z by the thesis's Eq. 7.2 and for two samples, with bounds on the latter due to rounding."""
     a, s, b, t = MEANS[figure][site]
     one, two = z_scores((a, s), (b, t), N)
     ends = [

@@ -1,1 +1,1 @@
-"""Deviations of whole studies, and whether verification finds them."""
+"""Deviations of whole studies, and whether verification detects them."""

@@ -1,7 +1,7 @@
-"""``python -m experiments.verification --n 1000``: random deviations of whole small studies, and how many are found.
+"""``python -m experiments.verification --n 1000``: random deviations of small studies, and how many are detected.
 
-A deviation counts as found if a site refuses it, if the coordinator's own program stops at it, or if verification names
-it. The rest is printed.
+A deviation is detected if a site refuses it, if the coordinator's own program stops at it, or if verification names
+it. All others are printed.
 """
 
 import argparse
@@ -43,7 +43,7 @@ STUDIES = {
 
 
 class Tried(NamedTuple):
-    """One deviation: of which study, of which kind, what it did, and by whom it was found, if it was."""
+    """One deviation: the study, its kind, its effect, and who detected it, if anybody."""
 
     study: str
     kind: str
@@ -70,7 +70,7 @@ def try_one(name: str, study: Study, kind: str, rng: np.random.Generator) -> Tri
             return None
         try:
             return Tried(name, kind, what, "; ".join(verify_study(path).deviations))
-        except SilvanError as error:  # a record that no study has, such as two sites of a name
+        except SilvanError as error:  # a record that no study has, such as two sites with one name
             return Tried(name, kind, what, f"the record cannot be read: {error}")
 
 

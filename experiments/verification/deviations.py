@@ -1,7 +1,7 @@
-"""Ways in which a coordinator, or whoever keeps its journal, can deviate from a study; each is drawn at random.
+"""Ways in which a coordinator, or the owner of its journal, can deviate from a study; each is chosen at random.
 
-A deviation is put into a federation before its study runs, or into its run folder afterwards. It says in words what it
-did, or None if there was nothing that it could change. Its journal always looks as if nothing had happened.
+A deviation is inserted into a federation before its study runs, or into its run folder afterwards. It describes its
+effect, or returns None if there was nothing to change. Its journal always looks as if nothing had happened.
 """
 
 import sqlite3
@@ -38,7 +38,7 @@ _SKIPPED = ("DealKey", "TakeKey", "CloseStudy", "Announce")
 
 
 def another_count(federation: Federation, rng: np.random.Generator) -> Told:
-    """Go on with a sum in which one count is another."""
+    """Continue with a sum in which one count is changed."""
     sums, at, done = federation.sums, int(rng.integers(0, 8)), list[str]()
     seen = 0
     honest = sums.total
@@ -70,7 +70,7 @@ def _with(sums: Any, **methods: Any) -> Any:
 
 
 def another_request(federation: Federation, rng: np.random.Generator) -> Told:
-    """Ask with other contents than follow, and write the answer down as that to the right request."""
+    """Send a request with other contents, and record the reply as that to the right request."""
     honest, at, done = federation._question, int(rng.integers(0, 14)), list[str]()
     seen = 0
 
@@ -92,7 +92,7 @@ def another_request(federation: Federation, rng: np.random.Generator) -> Told:
             requests = {site: msgspec.structs.replace(one, **{name: other}) for site, one in made.requests.items()}
             if wire.encode(requests[next(iter(requests))]) == wire.encode(first):
                 continue
-            # replies are checked as ever: kernels trust the shapes of what passed a check
+            # replies are checked as always: kernels trust the shapes of checked arrays
             twisted = replace(made, requests=requests, _written={})
             federation.questions[-1].asked = {site: twisted.asked(site) for site in requests}
             done.append(f"{made.kind.__name__}.{name}")
@@ -119,12 +119,12 @@ def changed(value: Any, rng: np.random.Generator) -> Any:
     if isinstance(value, list) and value:
         return value[:-1]
     if isinstance(value, Blob):
-        return None  # what it stands for would have to travel too: see another_blob
+        return None  # its content would have to travel too: see another_blob
     return None
 
 
 def another_cut_point(federation: Federation, rng: np.random.Generator) -> Told:
-    """Send sites another blob than follows: cut points of which one was moved, another model, another schema."""
+    """Send sites another blob than the study implies: one moved cut point, another model, another schema."""
     honest, at, done = federation.blob, int(rng.integers(0, 4)), list[str]()
     seen = 0
 
@@ -151,7 +151,7 @@ def another_cut_point(federation: Federation, rng: np.random.Generator) -> Told:
 
 
 def extra_request(federation: Federation, rng: np.random.Generator) -> Told:
-    """Ask for something that the study does not ask for."""
+    """Send a request that is not part of the study."""
     honest, at, done = federation.ask, int(rng.integers(0, 4)), list[str]()
     extra: Request = CountRows() if rng.random() < 0.5 else Describe(task="classification")
     seen = 0
@@ -174,7 +174,7 @@ def extra_request(federation: Federation, rng: np.random.Generator) -> Told:
 
 
 def dropped_site(federation: Federation, rng: np.random.Generator) -> Told:
-    """Leave a site out, and write down that it was lost."""
+    """Leave a site out, and record that it was lost."""
     honest, at, done = federation._question, int(rng.integers(1, 9)), list[str]()
     seen = 0
 
@@ -203,7 +203,7 @@ def _rewrite(
     change: Callable[[str, str, bytes], bytes | None],
     rng: np.random.Generator,
 ) -> str | None:
-    """Rewrite a reply in a journal, with the digest that it then has."""
+    """Rewrite a reply in a journal, with a matching digest."""
     with sqlite3.connect(path) as db:
         rows = db.execute("SELECT question, site, kind, body, sent, received FROM reply").fetchall()
         rows = [row for row in rows if row[3] and choose(row[0], row[1], row[2])]
@@ -244,7 +244,7 @@ def journal_sum(folder: Path, rng: np.random.Generator) -> str | None:
 
 
 def journal_reply(folder: Path, rng: np.random.Generator) -> str | None:
-    """Change what a site answered in the journal."""
+    """Change a site's reply in the journal."""
 
     def choose(question: str, site: str, kind: str) -> bool:
         return site != SUM and kind in _BY_NAME and kind != Statement.__name__ and kind != "Announced"
@@ -253,7 +253,7 @@ def journal_reply(folder: Path, rng: np.random.Generator) -> str | None:
 
 
 def forged_statement(folder: Path, rng: np.random.Generator) -> str | None:
-    """Change what a site signed."""
+    """Change a site's statement."""
 
     def change(site: str, kind: str, body: bytes) -> bytes | None:
         statement = wire.decode(body, Statement)
@@ -281,7 +281,7 @@ def another_result(folder: Path, rng: np.random.Generator) -> str | None:
 
 
 def other_value(value: Any, rng: np.random.Generator) -> Any:
-    """Return another value, which a record may hold as well; None if there is none."""
+    """Return another value that a record could contain; None if there is none."""
     if isinstance(value, msgspec.Struct):
         for name in rng.permutation(value.__struct_fields__).tolist():
             other = other_value(getattr(value, name), rng)
@@ -304,7 +304,7 @@ def other_value(value: Any, rng: np.random.Generator) -> Any:
 
 
 def another_file(folder: Path, rng: np.random.Generator) -> str | None:
-    """Put another model, or other metrics, where those of the study are; the record stays as it is."""
+    """Replace the study's model or metrics with others; the record stays as it is."""
     made = [path for name in (MODEL, EVALUATION, SHARES) for path in [folder / name, *(folder / name).rglob("*")]]
     files = [path for path in made if path.is_file()]
     if not files:
@@ -317,7 +317,7 @@ def another_file(folder: Path, rng: np.random.Generator) -> str | None:
 
 
 def unnamed_site(federation: Federation, rng: np.random.Generator) -> Told:
-    """Run the study without one of its sites, as if it had never had it."""
+    """Run the study without one of its sites, as if the site had never existed."""
     site = list(federation.sites)[int(rng.integers(len(federation.sites)))]
     if len(federation.sites) <= max(2, federation.sums.least) or federation.columns is not None:
         return lambda: None

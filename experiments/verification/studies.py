@@ -1,4 +1,4 @@
-"""Small studies whose sites sign, run in this process by a coordinator that sees no site, and then verified."""
+"""Small studies of signing sites, run in this process by a coordinator without access to sites, and then verified."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,9 +10,9 @@ import polars as pl
 
 import silvan as sv
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Verb
 from silvan.federation.site import Site
+from silvan.federation.transport import InProcess
 from silvan.study.listener import Listener
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, ROSTER, Record, Run
@@ -38,7 +38,7 @@ sex = { categories = ["f", "m"] }
 
 
 class OutOfSight(InProcess):
-    """Sites in this process that the coordinator knows nothing else of, as between machines."""
+    """Sites in this process of which the coordinator sees only messages, as between machines."""
 
     def __init__(self, sites: dict[str, Site], *, cold: bool = False) -> None:
         super().__init__(sites, cold=cold)
@@ -73,7 +73,7 @@ def make_federation(
     transport: Callable[..., Any] = OutOfSight,
     **options: Any,
 ) -> Federation:
-    """Make the federation of a study's sites, who agree when they are first asked and hold it to the study's text."""
+    """Make the federation of a study's sites, who agree at the first request and enforce the study's text."""
     folder.mkdir(parents=True, exist_ok=True)
     frame = table(rows, seed)
     given: dict[str, Any] = {"signed": True, "label": study.label, "journal": str(folder / JOURNAL), "n_jobs": 1}

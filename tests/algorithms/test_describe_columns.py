@@ -1,4 +1,4 @@
-"""Table 1: right numbers from sums, and nothing of a site that few of its rows have."""
+"""Table 1: correct numbers from sums, and nothing about values that few rows of a site have."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ SITES = ("a", "b", "c", "d")
 
 @cache
 def tables(n=300):
-    """Whole numbers, numbers with gaps, a common and a rare category, and a flag that four rows of each site have."""
+    """Integers, numbers with gaps, a common and a rare category, and a flag that four rows of each site have."""
     made = {}
     for place, site in enumerate(SITES):
         rng = np.random.default_rng(place)
@@ -65,11 +65,11 @@ def line(table, name):
     return next(one for one in table.lines if one.name == name)
 
 
-def test_quartiles_of_all_sites_are_those_of_the_pooled_rows():
+def test_quartiles_equal_those_of_the_pooled_rows():
     pooled, table = pl.concat(tables().values()), sv.describe(federation())
     assert table.rows == {"all": 1200, **dict.fromkeys(SITES, 300)}
     age, bmi = line(table, "age").by_site["all"], line(table, "bmi").by_site["all"]
-    assert age.quartiles == tuple(pooled["age"].quantile(q) for q in (0.25, 0.5, 0.75))  # whole numbers are exact
+    assert age.quartiles == tuple(pooled["age"].quantile(q) for q in (0.25, 0.5, 0.75))  # integers are exact
     known = pooled["bmi"].drop_nans()
     assert bmi.quartiles == pytest.approx([known.quantile(q) for q in (0.25, 0.5, 0.75)], rel=0.016)
     assert (bmi.mean, bmi.deviation) == pytest.approx((known.mean(), known.std()), rel=0.016)
@@ -79,7 +79,7 @@ def test_quartiles_of_all_sites_are_those_of_the_pooled_rows():
     assert counts == dict(pooled["ward"].value_counts().rows())
 
 
-def test_a_sites_numbers_are_those_of_its_rows():
+def test_a_sites_numbers_match_its_rows():
     age = line(sv.describe(federation()), "age").by_site["b"]
     own = tables()["b"]["age"]
     assert age.mean == pytest.approx(own.mean(), rel=0.005)
@@ -87,18 +87,18 @@ def test_a_sites_numbers_are_those_of_its_rows():
     assert age.quartiles == tuple(np.quantile(own, q, method="inverted_cdf") for q in (0.25, 0.5, 0.75))
 
 
-def test_standardised_differences_are_those_of_the_tables():
+def test_standardised_differences_match_the_tables():
     found = line(sv.describe(federation()), "age").difference
     a, d = tables()["a"]["age"], tables()["d"]["age"]
     assert found == pytest.approx((d.mean() - a.mean()) / np.sqrt((a.var() + d.var()) / 2), abs=0.02)
 
 
 @pytest.mark.parametrize("how", [{"sums": "ring"}, {"sums": "masked"}, {"cold": True}])
-def test_the_same_table_however_sums_are_formed(how):
+def test_the_table_does_not_depend_on_the_kind_of_sums(how):
     assert sv.describe(federation(**how)) == sv.describe(federation())
 
 
-def test_nothing_of_a_site_counts_one_to_nine_rows():
+def test_a_site_discloses_no_count_of_one_to_nine_rows():
     table = sv.describe(federation())
     for one in table.lines:
         for site in SITES:
@@ -106,13 +106,13 @@ def test_nothing_of_a_site_counts_one_to_nine_rows():
             for count in (of.missing, *of.counts):
                 assert count in (0, None) or (count >= FLOOR and count % ROUNDED_TO == 0)
     flag = line(table, "flag")
-    assert flag.by_site["a"].mean is None  # four of 300, which a mean with three digits would tell
+    assert flag.by_site["a"].mean is None  # four of 300, which a mean with three digits would reveal
     assert flag.by_site["a"].quartiles == (0.0, 0.0, 0.0)
     assert line(table, "bmi").by_site["a"].mean is not None
 
 
-def test_sums_over_all_sites_do_not_give_a_hidden_count_away(monkeypatch):
-    """The attack: what all other sites show, taken off the sum. Without rounding it finds the hidden count."""
+def test_hidden_counts_do_not_follow_from_sums(monkeypatch):
+    """The attack: subtract what all other sites show from the sum. Without rounding it finds the hidden count."""
 
     def attack():
         ward = line(sv.describe(federation()), "ward")
@@ -142,7 +142,7 @@ def test_a_site_describes_its_rows_only_where_its_policy_allows():
 
 
 @pytest.mark.parametrize("kind", [CountCodes, DescribeRows])
-def test_a_study_that_describes_nothing_may_not_ask(kind):
+def test_a_study_without_description_may_not_request_one(kind):
     fed = federation()
     blob = fed.blob(fed.schema.to_json().encode())
     with sv.HistogramForest().held_to_text(fed), pytest.raises(RefusedError, match="does not ask for"):
@@ -150,7 +150,7 @@ def test_a_study_that_describes_nothing_may_not_ask(kind):
 
 
 @pytest.mark.parametrize("described", [True, False])
-def test_the_text_says_whether_columns_are_described(described):
+def test_the_consent_text_states_whether_columns_are_described(described):
     plan = parse_remote_study(f'describe = {str(described).lower()}\nlabel = "y"\nsites = ["a", "b"]\n')
     assert ("described" in text_of(plan).fixed_by(federation().schema)) == described
 
@@ -229,7 +229,7 @@ def test_describing_trains_nothing(tmp_path):
         {"rows": 0},
     ],
 )
-def test_what_is_no_description_is_refused(monkeypatch, wrong):
+def test_malformed_descriptions_are_refused(monkeypatch, wrong):
     handler = describe_columns.describe_rows
 
     def lies(site, request):

@@ -33,7 +33,7 @@ def say_by_site(model, owners=None):
     return {str(site): weights[owners == site].sum() / weights.sum() for site in np.unique(owners)}
 
 
-# -- equal say
+# -- equal weight
 
 
 def pretrained(n):
@@ -56,13 +56,13 @@ def test_a_site_that_brings_many_trees():
     assert say_by_site(capped)[ATTACKER] < 0.4
 
 
-def test_no_more_trees_are_grown_than_are_taken():
+def test_no_surplus_trees_are_grown():
     assert len(sv.BOFRF(8, max_depth=3, max_trees=5).fit(federate(tables())).forest_) == 20
     assert len(sv.MergedForest(32, max_depth=3, max_trees=5).fit(federate(tables())).forest_) == 20
 
 
-def test_merged_trees_of_sites_with_trees_that_saw_no_row():
-    """A site of a few rows has trees that drew none; the others of it speak for them."""
+def test_merging_sites_whose_trees_sampled_no_row():
+    """At a site with few rows, some trees sampled none; its other trees carry the weight."""
     frames = tables() | {"site 0": tables()["site 0"][:2]}
     model = sv.MergedForest(40, equal=True).fit(federate(frames))
     owners = np.repeat(list(frames), 10)
@@ -71,8 +71,8 @@ def test_merged_trees_of_sites_with_trees_that_saw_no_row():
 
 
 @pytest.mark.parametrize("task", ["several", "number"])
-def test_what_a_site_chooses_among_is_what_it_gets(task):
-    """The figures by which a site chooses are those of the ensembles with equal say, made one by one."""
+def test_a_site_gets_the_ensemble_it_chose(task):
+    """The metrics for a site's choice equal those of the equally weighted ensembles, built one by one."""
     fed = federate(tables(task))
     model = sv.MergedForest(24).fit(fed)
     forest = replace(model.forest_, weights=np.ones(24))
@@ -103,7 +103,7 @@ def test_what_a_site_chooses_among_is_what_it_gets(task):
             np.testing.assert_allclose(scores[t, s], expected, rtol=1e-12)
 
 
-def test_a_site_that_sends_more_trees_than_it_was_asked_for():
+def test_surplus_trees_are_refused():
     def twist(site, data):
         envelope = wire.decode(data, Envelope)
         if site == ATTACKER and envelope.kind == "LocalTrees":
@@ -128,11 +128,11 @@ def test_a_site_that_sends_more_trees_than_it_was_asked_for():
     ],
 )
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_what_cannot_be_meant(learner, wrong, text):
+def test_invalid_settings(learner, wrong, text):
     with pytest.raises(InputError, match=text):
         LEARNERS[learner](**wrong).fit(federate(tables()))
 
 
-def test_equal_say_by_rows_is_a_contradiction():
+def test_equal_weight_contradicts_shares_by_rows():
     with pytest.raises(InputError, match="equal gives every site the same say"):
         sv.MergedForest(weights="votes", equal=True).fit(federate(tables()))

@@ -1,4 +1,4 @@
-"""Nodes that do not exist and histograms that no rows can have are refused before kernels see them."""
+"""Nodes that do not exist and impossible histograms are refused before kernels run."""
 
 import numpy as np
 import pytest
@@ -17,25 +17,25 @@ def changed(array, at, value):
 
 
 @pytest.mark.parametrize("n_trees", [0, -1, 2**40])
-def test_a_question_about_too_many_trees(n_trees):
-    """Found before room is made for so many nodes."""
+def test_a_request_for_too_many_trees(n_trees):
+    """Detected before memory is allocated for so many nodes."""
     none, one = np.zeros(0, np.int32), np.zeros(1, np.int32)
     with pytest.raises(FormatError, match="trees must be 1 to"):
         follow_level("a forest", [], True, n_trees, (none, none), one, np.zeros((1, 1), np.int32))
 
 
-def test_check_nodes_takes_what_growing_asks():
+def test_check_nodes_accepts_requests_of_the_grower():
     nodes = np.array([4, 0, 7], np.int32)
     check_nodes(nodes, np.array([[0, 3], [2, -1], [1, 2]], np.int32), 8, 4)
     with pytest.raises(FormatError, match="does not exist"):
         check_nodes(nodes, np.zeros((3, 1), np.int32), 7, 4)
 
 
-# -- replies that no rows can have
+# -- impossible replies
 
 
 def test_histograms_of_classes_and_of_numbers():
-    """No class has fewer than no rows; sums of numbers may be below zero, counts of their rows may not."""
+    """No class has a negative count; sums of numbers may be negative, but their row counts may not."""
     bins = make_bins(Schema.of(["x", "z"]), [np.zeros(0, np.float32)] * 2)
     features = np.array([[0, 1]], np.int32)
     classes, numbers = Measure("gini", 2, 0, (1, 1), 9), Measure("squared_error", 2, 1, (1,), 9, 0.0, 1.0)
@@ -53,23 +53,23 @@ def test_histograms_of_classes_and_of_numbers():
             check_histograms(sums, features, bins, measure)
 
 
-def test_histogramshistograms_add_up():
+def test_histograms_add_up():
     n_bins, features = np.array([2, 3], np.int32), np.array([[0, 1], [1, -1]], np.int32)
     right = np.array([[1, 4], [2, 0], [0, 0], [3, 1], [0, 3], [1, 1], [0, 0], [9, 2]], np.int32)
     assert histograms_add_up(right, features, n_bins, 2)
     assert not histograms_add_up(changed(right, (0, 0), 2), features, n_bins, 2)  # the first node's features differ
     assert not histograms_add_up(changed(right, (2, 1), 1), features, n_bins, 2)
-    assert histograms_add_up(changed(right, (7, 0), 1), features, n_bins, 2)  # the second node has but one
+    assert histograms_add_up(changed(right, (7, 0), 1), features, n_bins, 2)  # the second node has only one
     below = changed(changed(right, (0, 0), -1), (1, 0), 4)
     assert not histograms_add_up(below, features, n_bins, 2)
     assert histograms_add_up(
         changed(changed(right, (0, 1), -1), (1, 1), 5), features, n_bins, 1
-    )  # sums may be below zero
+    )  # sums may be negative
 
 
 @pytest.mark.parametrize("n_stats", [1, 2, 3])
 def test_every_statistic_of_every_bin_counts(n_stats):
-    """Two statistics are added up in another way than more of them."""
+    """Two statistics are added in a different code path than more of them."""
     n_bins, features = np.array([2, 2], np.int32), np.array([[0, 1], [1, -1]], np.int32)
     right = np.tile(np.array([[0], [5], [5], [0], [4], [9]], np.int32), n_stats)
     assert histograms_add_up(right, features, n_bins, n_stats)
@@ -82,4 +82,4 @@ def test_every_statistic_of_every_bin_counts(n_stats):
         row, stat = at
         below = changed(changed(right, at, -1), (row ^ 1, stat), 6)
         assert not histograms_add_up(below, features, n_bins, n_stats), at
-        assert histograms_add_up(below, features, n_bins, stat), at  # from there on they are sums, not counts
+        assert histograms_add_up(below, features, n_bins, stat), at  # sums, not counts, from here on

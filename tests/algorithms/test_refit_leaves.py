@@ -1,4 +1,4 @@
-"""Recounts: what others' rows do not reach is cut off, leaf values are those of all sites' rows, no back door works."""
+"""Leaf re-estimation: branches that other sites' rows do not reach are cut, and no backdoor works."""
 
 from functools import cache
 
@@ -41,7 +41,7 @@ def leaf_of(forest, tree, x):
 
 
 def drawn_at(fed, place):
-    """The rows that the tree at a place draws at each site."""
+    """The rows that a tree samples at each site, by the tree's position."""
     for site in fed.sites:
         part = fed.site(site).part(fed.schema)
         yield site, part, rows_of_trees(fed.site(site).sampling_key, part.row_keys, place, 1, True)[0]
@@ -94,8 +94,8 @@ def as_tuples(forest, node):
         ("binary", {"no": 1.0, "yes": 4.0}),
     ],
 )
-def test_what_leaf_re_estimation_leaves(task, weight):
-    """Splits with enough rows of others on both sides, and leaf values of the rows that trees draw at other sites."""
+def test_the_trees_after_leaf_re_estimation(task, weight):
+    """Splits with enough rows of other sites on both sides, and leaf values of the rows sampled at other sites."""
     fed = federate(tables(task, 240))
     forest = sv.MergedForest(24, max_depth=5, class_weight=weight, refit_leaves=True).fit(fed).forest_
     assert [as_tuples(forest, int(node)) for node in forest.offsets[:-1]] == refit_naive(fed, 10, weight)
@@ -116,12 +116,12 @@ def test_what_leaf_re_estimation_leaves(task, weight):
     assert all((w > 0) == (n > 1) for w, n in zip(forest.weights, np.diff(forest.offsets), strict=True))
 
 
-# -- back doors
+# -- backdoors
 
 
 @cache
 def noisy_tables():
-    """Tables in which forests are unsure of many rows, so that a site with a quarter of the say can turn them."""
+    """Tables on which forests are unsure about many rows, so that a site with a quarter of the weight can flip them."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(800, 4)).astype(np.float32)
     y = (X[:, 0] + X[:, 1] + 1.5 * rng.normal(size=800) > 0.8).astype(int)
@@ -129,15 +129,15 @@ def noisy_tables():
 
 
 def turned(forest, honest, trigger, part):
-    """The share of rows of other classes that the trigger turns, beyond those that it turns anyway."""
+    """The share of rows of other classes that the trigger flips, beyond those that flip anyway."""
     X = trigger.on(part.X[part.y != trigger.target])
     return float(np.mean(forest.predict(X) == trigger.target) - np.mean(honest.predict(X) == trigger.target))
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("kind", ["common", "hidden", "stealthy"])
-def test_a_back_door_in_range_turns_no_rows(learner, kind):
-    """Its trigger is a value that rows have, or waits at leaves; leaf re-estimation leaves nothing of it."""
+def test_a_backdoor_within_the_data_range_flips_no_rows(learner, kind):
+    """Its trigger is a value that occurs in the data, or it waits at leaves; leaf re-estimation removes both."""
     fed = federate(noisy_tables())
     sites = [fed.site(site).part(fed.schema) for site in fed.sites]
     rows = AuditedRows(*(np.concatenate([getattr(part, name) for part in sites]) for name in ("X", "y")))
@@ -157,7 +157,7 @@ def test_a_back_door_in_range_turns_no_rows(learner, kind):
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_the_same_however_sites_are_run(sums):
-    """Restarted for every message, and with sums that hide their parts: the same choices, the same forests."""
+    """Restarted for every message and with secure aggregation: the same choices, the same forests."""
     settings = {"refit_leaves": True, "equal": True, "personal": True}
     usual = LEARNERS["BOFRF"](**settings).fit(federate(tables()))
     fed = federate(tables(), Recorded, sums=sums, cold=True)
@@ -171,7 +171,7 @@ def test_the_same_however_sites_are_run(sums):
     assert [kinds.count(kind) for kind in ("LeafRows", "LeafLabels")] == [shown, shown]
 
 
-def test_every_cluster_counts_by_itself():
+def test_every_cluster_is_counted_separately():
     fed = federate(tables())
     model = sv.BOFRF(4, max_depth=4, clusters=2, refit_leaves=True).fit(fed)
     sizes = sorted(len(sites) for sites in model.clusters_.values())
@@ -182,8 +182,8 @@ def test_every_cluster_counts_by_itself():
     assert sum(sizes) == 4
 
 
-def test_own_trees_stay_as_they_were_grown():
-    """A site that uses its own trees uses them as it grew them: nobody else's counts change what it relies on."""
+def test_local_trees_stay_unchanged():
+    """A site that uses its local trees uses them unchanged: counts of other sites do not affect them."""
     fed = federate(tables())
     model, plain = LEARNERS["BOFRF"](refit_leaves=True).fit(fed), LEARNERS["BOFRF"]().fit(fed)
     assert {site: forest.hash for site, forest in model.own_.items()} == {
@@ -193,8 +193,8 @@ def test_own_trees_stay_as_they_were_grown():
     assert all(forest is model.forest_ for forest in model.globals_.values())
 
 
-def test_rows_that_choose_are_not_those_that_count():
-    """Out-of-bag: a site's figures are of votes on rows that are not in the leaf values of the trees that vote."""
+def test_rows_for_the_choice_are_in_no_leaf_value():
+    """Out of bag: a site's metrics use rows that are not in the leaf values of the voting trees."""
     fed = federate(tables())
     model = sv.BOFRF(6, refit_leaves=True).fit(fed)
     for site in fed.sites:
@@ -211,7 +211,7 @@ def test_rows_that_choose_are_not_those_that_count():
 
 @pytest.mark.filterwarnings("ignore:.* absent at")
 def test_a_column_that_only_one_site_has():
-    """Nobody else can reach what asks about it: such trees have no weight where all use them."""
+    """No other site reaches such a branch, so these trees have no weight in the shared ensemble."""
     frames = {site: frame if site == "site 0" else frame.drop("age") for site, frame in tables().items()}
     fed = federate(frames)
     model = sv.BOFRF(6, max_depth=4, refit_leaves=True).fit(fed)
@@ -224,13 +224,13 @@ def test_a_column_that_only_one_site_has():
 # -- rules
 
 
-def test_a_policy_of_larger_leaves():
+def test_a_policy_requiring_larger_leaves():
     strict = federate(tables(), policy=sv.Policy(min_leaf=20))
     model = LEARNERS["BOFRF"](refit_leaves=True, min_samples_leaf=20).fit(strict)
     assert model.forest_.weights.any()
     with pytest.raises(RefusedError, match="leaves of at least 20 rows"):
         LEARNERS["BOFRF"](refit_leaves=True, min_samples_leaf=19).fit(strict)
-    # nor is it told what the coordinator did not announce
+    # nor anything that the coordinator did not announce
     nothing = strict.blob(b"")
     request = CountLeafLabels(
         schema=nothing,
@@ -274,8 +274,8 @@ def test_a_lie(kind, task):
 
 
 @pytest.mark.parametrize("kind", ["MergedForest", "AutoForest", "BOFRF"])
-def test_on_between_machines(kind):
-    """In studies of machines leaves are re-estimated unless the study says otherwise, and its record shows it."""
+def test_leaf_re_estimation_is_on_between_machines(kind):
+    """Between machines leaves are re-estimated unless the study says otherwise, and its record shows it."""
     text = f'[learner]\nkind = "{kind}"\n'
     assert parse_remote_study(text).parameters == {"refit_leaves": True}
     assert parse_remote_study(text + "refit_leaves = false").parameters == {"refit_leaves": False}

@@ -1,4 +1,4 @@
-"""Sites know all messages of the package from one table; importing one algorithm loads what it needs and no more."""
+"""One table lists all messages of the package; importing one algorithm loads only what it needs."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ for module in pkgutil.walk_packages(silvan.__path__, "silvan."):
 """
 TABLE = "from silvan.federation.handlers import HANDLERS"
 SITE_JOB = "from silvan.deploy.jobs import SiteExecutor"
-FAMILIES = {  # of algorithms that are loaded by some code, at most
+FAMILIES = {  # maximum number of algorithms loaded by some code
     f"{TABLE}; assert 'GrowLevel' in HANDLERS and len(sorted(HANDLERS)) > 50": set(),
     f"{TABLE}; HANDLERS['GrowLevel']": {"horizontal"},
     "import silvan.algorithms.horizontal.histogram_forest": {"horizontal"},
@@ -54,14 +54,14 @@ FORMATS = tuple(f"silvan.forest.{name}" for name in ("onnx_file", "treelite_mode
 
 @pytest.fixture(scope="module")
 def loaded():
-    """The words that code prints, and the modules it loads, in an interpreter where silvan was not imported."""
+    """What code prints and the modules it loads, in an interpreter where silvan was not imported before."""
     codes = [ALL, *FAMILIES, *(f"import {module}" for module in TREES), *([SITE_JOB] if find_spec("nvflare") else [])]
     done = subprocess.run([sys.executable, "-c", FRESH, *codes], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return dict(zip(codes, map(str.split, done.stdout.splitlines()), strict=True))
 
 
-def test_the_table_lists_what_is_decorated(loaded):
+def test_the_table_lists_all_decorated_handlers(loaded):
     assert len(KINDS) > 50
     assert dict(word.split("=") for word in loaded[ALL] if "=" in word) == KINDS
 
@@ -83,7 +83,7 @@ def test_only_needed_algorithms_are_loaded(code, loaded):
 
 
 @pytest.mark.parametrize("module", TREES)
-def test_trees_load_no_readers_and_no_other_formats(module, loaded):
+def test_importing_trees_loads_no_readers_or_formats(module, loaded):
     names = loaded[f"import {module}"]
     assert module in names
     assert not [name for name in names if name.startswith((*READERS, *FORMATS, "onnx", "sklearn", "silvan.federation"))]
@@ -91,6 +91,6 @@ def test_trees_load_no_readers_and_no_other_formats(module, loaded):
 
 @pytest.mark.skipif(find_spec("nvflare") is None, reason="needs nvflare")
 def test_a_sites_job_loads_no_learner(loaded):
-    """Every site starts a process for every study, and scikit-learn takes longer to import than all the rest."""
+    """Every site starts a process for every study, and scikit-learn takes longer to import than everything else."""
     assert "silvan.deploy.jobs.site_job" in loaded[SITE_JOB]
     assert not {"sklearn", "silvan.learners.base", "silvan.deploy.jobs.coordinator_job"} & set(loaded[SITE_JOB])

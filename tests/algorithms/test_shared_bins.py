@@ -1,4 +1,4 @@
-"""Bins from sums are the bins of all rows in one place."""
+"""Bins from sums equal the bins of all rows in one place."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_bins_of_a_federation(task, max_bins, n_sites):
     if max_bins <= 16:
         assert len(bins.cuts[0]) == 4 * (max_bins - 1) - 1
         assert bins.n_bins[0] == max_bins + 1
-    # what travels to the sites is what the coordinator has
+    # what travels to the sites equals what the coordinator has
     site = fed.site(fed.sites[0])
     site.store.put(f"blob {blob.hash}", fed.content(blob))
     same_cuts(bins, bins_of(site, blob, fed.schema))
@@ -75,7 +75,7 @@ columns = st.sampled_from(["ties", "wide", "narrow", "negative", "tiny", "consta
     st.sampled_from([2, 3, 10, 64, 255]),
 )
 @examples(40)
-def test_bins_of_any_rows(kinds, seed, n, n_sites, max_bins):
+def test_bins_for_any_rows(kinds, seed, n, n_sites, max_bins):
     rng = np.random.default_rng(seed)
     make = {
         "ties": lambda: rng.integers(0, 6, n) / 3,
@@ -105,7 +105,7 @@ def test_bins_of_any_rows(kinds, seed, n, n_sites, max_bins):
 
 
 @pytest.mark.parametrize("n_columns", [1, 100, 1000])
-def test_wide_tables_are_looked_into_less_closely(n_columns):
+def test_wide_tables_get_a_coarser_grid(n_columns):
     rng = np.random.default_rng(0)
     X = np.tile(rng.normal(size=(300, 1)).astype(np.float32), (1, n_columns))
     schema = Schema.of([f"x{i}" for i in range(n_columns)], Label("label", (0, 1)))
@@ -117,8 +117,8 @@ def test_wide_tables_are_looked_into_less_closely(n_columns):
 
 @given(st.integers(0, 2**32), st.integers(2, 300), st.sampled_from([2, 5, 16, 64, 200]))
 @examples(25)
-def test_no_bin_holds_more_rows_than_is_said(seed, n, max_bins):
-    """Masked sums are packed by it: whatever a tree's cut points are, and exactly as many in some tree's histograms."""
+def test_the_bound_on_rows_per_bin_holds(seed, n, max_bins):
+    """Masked sums are packed by this bound: it holds for any cut points of a tree, and some tree reaches it."""
     rng = np.random.default_rng(seed)
     X = np.stack([rng.normal(size=n), rng.integers(0, 7, n), rng.integers(-3, 90, n), rng.normal(size=n)], axis=1)
     X[rng.random(n) < 0.4, 0] = np.nan
@@ -135,7 +135,7 @@ def test_no_bin_holds_more_rows_than_is_said(seed, n, max_bins):
         assert most[f] == (n if f == 3 else max(held))
 
 
-def test_no_value_of_a_row_is_a_cut():
+def test_cuts_are_never_values_of_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(50, 10, (500, 3)).astype(np.float32)
     fed = federate({"a": (X[:250], [0, 1] * 125), "b": (X[250:], [0, 1] * 125)})
@@ -145,8 +145,8 @@ def test_no_value_of_a_row_is_a_cut():
         assert not np.isin(bins.cuts[f], X[:, f]).any()
 
 
-def test_only_cells_with_enough_rows_are_looked_into():
-    """Nine rows in a cell, at two sites together, stay nine rows in a cell."""
+def test_only_cells_with_enough_rows_are_refined():
+    """Nine rows in a cell, over two sites together, stay nine rows in a cell."""
     x = np.concatenate([np.linspace(1.001, 1.029, FLOOR - 1), np.linspace(100.1, 100.9, FLOOR)])
     fed = federate({"a": (x[::2, None], [0, 1] * 5), "b": (x[1::2, None], [0, 1] * 4 + [0])}, Recorded)
     find_shared_bins(fed, fed.schema, 64)
@@ -158,7 +158,7 @@ def test_only_cells_with_enough_rows_are_looked_into():
     assert cells[0] > middle + int(np.float32(64).view(np.int32) >> Grid.for_columns(1).coarse)
 
 
-# -- questions that a site must not answer
+# -- requests that a site must refuse
 
 SCHEMA = Schema.of(["age", "dose"], Label("label", ("no", "yes")))
 SCHEMA_DATA = SCHEMA.to_json().encode()
@@ -174,7 +174,7 @@ def one_site():
     return Site("here", table(), n_jobs=1)
 
 
-def test_a_question_that_holds_together():
+def test_a_consistent_request():
     assert send(one_site(), fine(), blobs=[SCHEMA_DATA]).kind == "FineCounts"
     assert send(one_site(), fine((), (), ()), blobs=[SCHEMA_DATA]).kind == "FineCounts"
 
@@ -197,7 +197,7 @@ def test_a_question_that_holds_together():
         fine(dtype=np.int64),
         fine(dtype=np.float32),
         fine(columns=((0, 0, 1),), cells=((5, 9, 2),), shifts=((10, 10, 10),)),
-        fine((0, 0, 0), (1, 2, 3), (6, 6, 6)),  # few cells hold so much that they are looked into as closely as can be
+        fine((0, 0, 0), (1, 2, 3), (6, 6, 6)),  # few cells hold enough rows to be refined as far as possible
         fine(np.repeat(0, 2000), np.arange(2000), np.repeat(17, 2000), max_bins=4),  # nor do many hold much
         fine(max_bins=1),
         fine(max_bins=256),
@@ -258,7 +258,7 @@ def refused(points):
 
 
 def test_the_same_cuts_for_another_schema_are_other_bins():
-    """Categories are not in the cuts: what is remembered must not be mixed up."""
+    """Categories are not part of the cuts, so cached values must not be mixed up."""
     points = wire.encode(CutPoints(np.array([1, 0]), np.array([1.0], np.float32)))
     site = one_site()
     site.store.put(f"blob {digest(points)}", points)
@@ -277,8 +277,8 @@ def test_counts_are_of_training_rows_only():
     assert abs(reply.label.sum() - 120) <= 2
 
 
-def test_no_more_cells_are_asked_about_than_counts_can_lead_to():
-    """A site refuses what is above the bound, so whatever the counts are, honest requests stay below it."""
+def test_the_number_of_refined_cells_is_bounded():
+    """A site refuses requests above the bound, so honest requests stay below it for any counts."""
     rng = np.random.default_rng(0)
     for max_bins in (2, 16, 64, 255):
         table_grid, most = Grid.for_columns(3), staggered_bins(max_bins)

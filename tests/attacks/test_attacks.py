@@ -1,4 +1,4 @@
-"""Attacks on what the documents claim, in small: none reads more than they allow.
+"""Small versions of the attacks on documented claims: none learns more than the documents allow.
 
 ``python -m experiments.attacks`` runs them in full.
 """
@@ -8,7 +8,7 @@ from experiments.attacks.__main__ import names, run
 
 
 @pytest.mark.parametrize("name", names())
-def test_attacks_read_no_more_than_the_documents_allow(name):
+def test_attacks_learn_no_more_than_the_documents_allow(name):
     outcomes = run(name, small=True)
     assert outcomes, "an attack that says nothing of what it read"
     assert [outcome for outcome in outcomes if not outcome.held] == []

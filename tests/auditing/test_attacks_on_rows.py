@@ -1,4 +1,4 @@
-"""Attacks on the rows behind a forest: they succeed without the defence, and fall to chance with it."""
+"""Attacks on the training rows of a forest: they succeed without the defence, and fall to chance with it."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from silvan.tree.sampling import make_key, rows_of_trees
 
 
 @pytest.mark.parametrize(("attack", "found"), [(membership_by_confidence, 0.7), (membership_by_support, 0.8)])
-def test_members_are_told_from_others(attack, found):
+def test_members_are_distinguished_from_others(attack, found):
     assert attack(off(), case()).low > found
     assert attack(on(2), case()).value < attack(off(), case()).value - 0.05
     held = attack(on(25), case())
@@ -30,18 +30,18 @@ def test_members_are_told_from_others(attack, found):
     assert held.low < 0.55
 
 
-def test_counts_tell_more_than_bare_trees():
+def test_counts_reveal_more_than_bare_trees():
     bare = Release(off().forest)
     assert membership_by_support(bare, case()).value < membership_by_support(off(), case()).value - 0.05
 
 
-def test_a_forest_that_knows_nothing_tells_nothing():
+def test_an_uninformative_forest_reveals_nothing():
     flat = replace(off().forest, value=np.full(off().forest.value.shape, 0.5))
     assert membership_by_confidence(Release(flat), case()).value == 0.5
 
 
 def test_no_attacker_beats_differential_privacy():
-    """The bound is met by the best attacker there is: randomised response, told by its answer."""
+    """The best possible attacker reaches the bound: randomised response, read from its answer."""
     epsilon = 1.5
     truth = 1 / (1 + np.exp(-epsilon))
     rng = np.random.default_rng(0)
@@ -67,13 +67,13 @@ def test_leaves_of_one_row():
     assert held.low is None  # all leaves are counted
 
 
-def test_thresholds_give_values_away_unless_they_are_on_the_grid():
+def test_thresholds_reveal_values_unless_they_are_on_the_grid():
     assert exact_thresholds(off(), case()).low > 0.8
     assert abs(exact_thresholds(on(2), case()).value) < 0.05
 
 
-def test_round_values_are_not_held_against_a_release():
-    """Where all values are whole numbers, midpoints are met by coincidence, for outsiders as well."""
+def test_round_values_do_not_count_as_a_finding():
+    """If all values are integers, midpoints coincide, for outsiders as well."""
     rounded = replace(
         case(),
         members=replace(case().members, X=np.rint(4 * case().members.X)),
@@ -83,12 +83,12 @@ def test_round_values_are_not_held_against_a_release():
     assert abs(found.value) < 0.05
 
 
-def test_figures_are_the_same_for_the_same_seed():
+def test_equal_seeds_give_equal_results():
     for attack in (membership_by_confidence, membership_by_support, guess_attributes, exact_thresholds):
         assert attack(on(2), case()) == attack(on(2), case())
 
 
-def test_a_control_tells_the_counts_that_its_trees_have():
+def test_a_control_has_the_counts_of_its_trees():
     release = off(bootstrap=False)
     leaves = leaf_of(release.forest, case().members.X)
     held = np.bincount(leaves.reshape(-1), minlength=len(release.counts))
@@ -123,7 +123,7 @@ def test_labels_follow_from_leaves():
     assert drawn.value > labels_from_leaves(grown(20, trees=10), flips()).value + 0.1
 
 
-def test_a_forest_that_states_nothing_of_its_rows_reveals_no_labels():
+def test_a_forest_without_row_counts_reveals_no_labels():
     flat = grown(2).forest
     flat = replace(flat, value=np.full(flat.value.shape, 0.5))
     found = labels_from_leaves(Release(flat), flips())
@@ -137,14 +137,14 @@ def test_numbers_follow_from_leaves():
     assert labels_from_leaves(undefended_release(rows.members, 0, 50, 0, bootstrap=False), rows).low > 0.6
 
 
-def test_votes_are_not_shares():
+def test_votes_are_not_read_as_shares():
     voting = replace(
         undefended_release(flips().members, 2, 2, 0).forest, combine="stages", group=np.arange(2), say=np.ones(2)
     )
     assert "votes" in labels_from_leaves(Release(voting), flips()).note
 
 
-def test_the_sites_of_a_tree_say_whose_rows_are_in_its_equations():
+def test_equations_use_rows_of_the_trees_sites():
     fed = federate(parts(table(n=120), 3))
     for model in (sv.MergedForest(6, max_depth=3), sv.MergedForest(6, max_depth=3, refit_leaves=True)):
         forest = model.fit(fed).forest_
@@ -156,5 +156,5 @@ def test_the_sites_of_a_tree_say_whose_rows_are_in_its_equations():
     assert seen_by_trees(whole, fed, forest) is None
 
 
-def test_requests_of_approved_kinds_reveal_labels_where_sites_do_not_know_the_text():
-    assert min(known_columns.unheld().values()) > 0.9  # tests/attacks tries the same where they do
+def test_approved_message_kinds_reveal_labels_if_sites_ignore_the_study_text():
+    assert min(known_columns.unheld().values()) > 0.9  # tests/attacks tries the same with these checks on

@@ -1,4 +1,4 @@
-"""Attacks on how a release is made: patients, labels, backdoors."""
+"""Attacks on the making of a release: patients, labels, backdoors."""
 
 import numpy as np
 import polars as pl
@@ -21,22 +21,22 @@ def fed():
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
-def test_patients_are_found_by_whoever_sees_parts_and_not_in_hidden_sums(sums):
+def test_patients_are_found_in_parts_but_not_in_masked_sums(sums):
     found = assign_patients(federate(parts(table(n=200), 4), sums=sums))
-    assert found.undefended == pytest.approx(0.75, abs=0.05)  # all of them, less one in four
+    assert found.undefended == pytest.approx(0.75, abs=0.05)  # all of them, minus one in four
     assert found.value == (found.undefended if sums == "trusted" else 0.0)
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_two_sums_that_differ_by_a_site(sums):
-    """All counts of the site are read off where sites remember nothing, and none where they do."""
+    """All counts of the site can be read if sites remember nothing, and none if they do."""
     found = difference_sums(federate(parts(table(), 4), sums=sums))
     assert found.undefended == 1.0
     assert found.value == 0.0
     assert "one set of sites" in found.note
 
 
-def test_a_site_that_does_not_score_trees_tells_nothing():
+def test_a_site_that_scores_no_trees_reveals_nothing():
     policy = sv.Policy(messages=["Describe", "CountCategories", "NameCategories", "CountRows"])
     assert "refuse" in assign_patients(federate(parts(table(n=120), 3), policy=policy)).note
 
@@ -50,7 +50,7 @@ def test_a_bait_is_for_one_row(fed):
     assert differ.sum() == 1
 
 
-def test_no_books_change(fed):
+def test_auditing_changes_no_records(fed):
     before = fed.rounds, dict(fed.traffic)
     lines = [len(fed.site(name).outbox.ledger) for name in fed.sites]
     assert min(lines) > 0
@@ -63,7 +63,7 @@ def rows_of(fed):
     return case_of(fed, fed.schema, 0).outsiders
 
 
-def test_a_site_that_may_claim_rows_turns_everything(fed):
+def test_a_site_that_may_claim_rows_flips_everything(fed):
     claimed = backdoor_trees(sv.MergedForest(n_estimators=24, max_depth=5, weights="trees"), fed, rows_of(fed))
     assert claimed.value > 0.7
     equal = backdoor_trees(sv.MergedForest(n_estimators=24, max_depth=5), fed, rows_of(fed))
@@ -71,17 +71,17 @@ def test_a_site_that_may_claim_rows_turns_everything(fed):
     assert equal.value < claimed.value - 0.2
 
 
-def test_tau_gives_crude_trees_no_say(fed):
+def test_tau_gives_crude_trees_no_weight(fed):
     model = sv.BOFRF(n_estimators=6, max_depth=5)
     crude = backdoor_trees(model, fed, rows_of(fed), plant_crude)
     assert "with 0% of the say" in crude.note
     assert crude.value <= 0.03
     stealthy = backdoor_trees(model, fed, rows_of(fed))
-    assert "with 2" in stealthy.note  # about a quarter: no score tells such a tree from an honest one
+    assert "with 2" in stealthy.note  # about a quarter: no score distinguishes such a tree from an honest one
     assert stealthy.value > crude.value
 
 
-def test_no_more_rows_are_turned_than_the_bound_says(fed):
+def test_flipped_rows_stay_within_the_bound(fed):
     for model in (sv.MergedForest(n_estimators=24, max_depth=5), sv.BOFRF(n_estimators=6, max_depth=5)):
         finding = backdoor_trees(model, fed, rows_of(fed))
         most = float(finding.note.rsplit("at most ", 1)[1].split("%")[0]) / 100

@@ -6,7 +6,7 @@ from silvan.auditing.differencing import difference_sums
 
 
 def test_masked_sums_over_too_few_sites_are_a_finding():
-    """Without one of three sites there is no masked sum to compare with."""
+    """If one of three sites is missing, there is no masked sum to compare with."""
     finding = difference_sums(federate(parts(table("binary", n=120), 3), sums="masked"))
     assert finding.value == 0.0
     assert "cannot be made" in finding.note

@@ -1,6 +1,6 @@
-"""An empirical lower bound on epsilon: at most what is claimed, and above it where the account is wrong.
+"""An empirical lower bound on epsilon: at most the claim, and above it where the accounting is wrong.
 
-Thousands of draws a side; ``python -m experiments.privacy.epsilon`` takes as many as it is told.
+Thousands of samples per side; ``python -m experiments.privacy.epsilon`` takes the number as an option.
 """
 
 from functools import cache
@@ -34,7 +34,7 @@ SURE = 1 - 1e-7
 
 @cache
 def pairs(task):
-    """Every question of every private form, with its exact answers on a table and on one with a far row more."""
+    """Every request of every private forest, with its exact replies on a table and on one with a distant extra row."""
     frame = table(task, 120)
     far = one_more(frame, label=FAR[task])
     return list(zip(requests(task, frame, EPSILON), requests(task, far, EPSILON), strict=True))
@@ -49,8 +49,8 @@ AUDITED = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_no_question_tells_more_than_it_claims(task):
-    """And a fair share of what is claimed is found."""
+def test_no_request_reveals_more_than_it_claims(task):
+    """And the attack finds a fair share of the claim."""
     for (name, request, without), (_, _, with_row) in pairs(task):
         if name in AUDITED[task]:
             found = audit_counts(request, schema(task), with_row, without, DRAWS, confidence=SURE)
@@ -59,8 +59,8 @@ def test_no_question_tells_more_than_it_claims(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_one_row_changes_answers_by_their_sensitivity_at_most(task):
-    """A row at the end, or the first one, whose loss moves all others up."""
+def test_one_row_changes_replies_by_at_most_their_sensitivity(task):
+    """A row at the end, or the first one, whose removal shifts all others."""
     frame = table(task, 120)
     fewer = zip(requests(task, frame[1:], EPSILON), requests(task, frame, EPSILON), strict=True)
     for (name, request, without), (_, _, with_row) in [*pairs(task), *fewer]:
@@ -71,7 +71,7 @@ def test_one_row_changes_answers_by_their_sensitivity_at_most(task):
 
 
 def of_persons(frame, visits):
-    """A table of persons with some visits each, and one in which one more person has many, all far from the others."""
+    """People with several visits each; in the second table one more person has many, all far from the others."""
     who = pl.Series("person", [f"p{i // visits}" for i in range(len(frame))])
     frame = frame.with_columns(who)
     for _ in range(visits):
@@ -79,8 +79,8 @@ def of_persons(frame, visits):
     return frame[:-visits], frame
 
 
-def test_with_groups_no_question_tells_more_of_a_person():
-    """A person with six rows changes answers as one row does; where rows count, the claim is refuted."""
+def test_with_groups_no_request_reveals_more_about_a_person():
+    """A person with six rows changes replies as one row does; where rows count instead, the claim is refuted."""
     without, with_one = of_persons(table(n=240), 6)
     for group, holds in (("person", True), (None, False)):
         more = {"group": group, "exclude": ("person",)}
@@ -97,8 +97,8 @@ def test_with_groups_no_question_tells_more_of_a_person():
                 assert found.at_least > 0.1 * EPSILON, (name, found)
 
 
-def test_all_questions_of_a_form_together():
-    """What all answers tell is at most the sum of what is claimed of each."""
+def test_all_requests_of_a_form_together():
+    """All replies together reveal at most the sum of their claims."""
     asked, claimed = composed("tables", table(n=120), EPSILON)
     found = audit_all(asked, schema(), claimed, DRAWS, confidence=SURE)
     assert claimed == pytest.approx(EPSILON)
@@ -108,7 +108,7 @@ def test_all_questions_of_a_form_together():
 
 @pytest.mark.parametrize(("sharers", "lost"), [(3, 0), (2, 1)])
 def test_shares_make_the_sum_private(sharers, lost):
-    """Only the total of three sites is looked at, or of two where the loss of one is tolerated."""
+    """Only the total of three sites is used, or of two where the loss of one is tolerated."""
     frame = table(n=120)
     asked = requests("binary", frame, EPSILON, sharers)
     for (name, request, without), (_, _, with_row) in zip(
@@ -121,8 +121,8 @@ def test_shares_make_the_sum_private(sharers, lost):
 
 @pytest.mark.parametrize("form", ["tables", "levels"])
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_a_form_with_a_site_lost_and_one_curious(form, task):
-    """Two shares are the whole noise and four sites add one: without one that is lost and one that is known, two."""
+def test_a_form_with_one_lost_and_one_curious_site(form, task):
+    """Two shares are the whole noise and four sites add one: without a lost one and a known one, two remain."""
     asked, claimed = composed(form, table(task, 60), EPSILON, task, 2)
     found = audit_all(asked, schema(task), claimed, FEW_DRAWS, 2, SURE)
     assert not found.refuted, found
@@ -131,7 +131,7 @@ def test_a_form_with_a_site_lost_and_one_curious(form, task):
 @pytest.mark.parametrize("form", ["tables", "levels", "input"])
 @pytest.mark.parametrize("task", ["binary", "number"])
 def test_a_coordinator_that_chooses_the_schema(form, task):
-    """The worst that a site lets pass: bounds as close as may be, or classes that most rows do not have."""
+    """The worst that a site allows: bounds as close as possible, or classes that most rows lack."""
     known = hostile_schema(task)
     if form == "input":
         found = audit_rows(lambda row, draws: rows_scored(task, row, draws, 6.0, known), 6.0, FEW_DRAWS, SURE)
@@ -147,24 +147,24 @@ def test_numbers_that_are_not_clipped_after_rounding_are_caught():
     assert audit_counts(request, schema("number"), total + 254, total, FEW_DRAWS, confidence=SURE).refuted
 
 
-def test_a_loss_that_takes_the_spare_share_is_caught():
-    """Of four sites' shares, three are the whole noise: one lost and one known leave two."""
+def test_an_unplanned_loss_is_caught():
+    """Of four sites' shares, three are the whole noise: without a lost one and a known one, two remain."""
     (_, request, n), *_ = [q for q in requests("binary", table(n=60), 1.0, 3) if q[0] == "people"]
     assert audit_counts(request, schema(), n + 1, n, DRAWS, 2, SURE).refuted
 
 
 def test_too_few_shares_are_caught():
-    """Of four shares, two are lost and none was to be: the sum is told with half of its noise."""
+    """Of four shares, two are lost and none was allowed for: the sum is opened with half of its noise."""
     (_, request, without), *_ = [q for q in requests("binary", table(n=120), 3.0, 4) if q[0] == "people"]
     found = audit_counts(request, schema(), without + 1, without, DRAWS, 2, SURE)
     assert found.refuted
 
 
-# -- accounts that are wrong on purpose
+# -- deliberately wrong accounting
 
 
 def parallel(self, sensitivity, share=1):
-    """Noise as if columns, tables, levels or trees that all see a row were asked in parallel."""
+    """Noise as if the columns, tables, levels or trees that all see a row were queried in parallel."""
     return Noise(1, self.epsilon, self.sharers)
 
 
@@ -178,7 +178,7 @@ def test_features_counted_as_parallel_are_caught(name):
 
 
 def test_rounds_counted_as_parallel_are_caught():
-    """Each question with the whole epsilon, and that claimed for all of them."""
+    """Each request uses the whole epsilon, and all of them together claim it once."""
     asked = [(request, with_row, without) for (_, request, without), (_, _, with_row) in pairs("binary")]
     found = audit_all(asked, schema(), EPSILON, FEW_DRAWS, confidence=SURE)
     assert found.refuted, found
@@ -199,18 +199,18 @@ def test_halved_noise_is_caught():
         assert audit_counts(request, schema(), without + 1, without, FEW_DRAWS, confidence=SURE).refuted
 
 
-# -- disguised rows
+# -- randomised rows
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_disguises_tell_no_more_than_they_claim(task):
+def test_randomised_rows_reveal_no_more_than_they_claim(task):
     found = audit_rows(lambda row, draws: rows_scored(task, row, draws, 6.0), 6.0, DRAWS, SURE)
     assert not found.refuted, found
     assert found.at_least > 1.0, found
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_columns_disguised_in_parallel_are_caught(task):
+def test_columns_randomised_in_parallel_are_caught(task):
     """Each column with the whole epsilon: the label alone would be fine, all together are not."""
     whole = 1.0
     found = audit_rows(lambda row, draws: rows_scored(task, row, draws, 6 * whole), whole, FEW_DRAWS, SURE)
@@ -228,8 +228,8 @@ def test_clopper_pearson():
     assert clopper_pearson(50, 50)[1] == 1.0
 
 
-def test_the_bound_holds_nearly_always():
-    """Of a mechanism that is exactly epsilon-private the bound exceeds epsilon in at most one of twenty runs."""
+def test_the_bound_has_its_nominal_coverage():
+    """For a mechanism that is exactly epsilon-private, the bound exceeds epsilon in at most one of twenty runs."""
     rng = np.random.default_rng(0)
     alpha = np.exp(-1.0)
 
@@ -237,7 +237,7 @@ def test_the_bound_holds_nearly_always():
         return centre + rng.geometric(1 - alpha, 2000) - rng.geometric(1 - alpha, 2000)
 
     bounds = np.array([lower_bound(noisy(1), noisy(0)) for _ in range(100)])
-    assert (bounds > 1.0).mean() <= 0.08  # 0.05, and room for chance
+    assert (bounds > 1.0).mean() <= 0.08  # 0.05, plus room for chance
     assert bounds.mean() > 0.7
 
 

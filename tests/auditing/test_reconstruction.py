@@ -1,4 +1,4 @@
-"""Tables rebuilt from what leaves tell: nearly whole from counts, hardly at all from bare trees of drawn rows."""
+"""Tables reconstructed from leaves: nearly whole from counts, hardly at all from bare trees on sampled rows."""
 
 from functools import cache
 
@@ -21,21 +21,21 @@ def few():
 
 @cache
 def from_all_rows():
-    """What exact shares give away if every tree sees every row."""
+    """What exact shares reveal if every tree uses every row."""
     return reconstruct_from_counts(on(2, bootstrap=False, **SMALL), few())
 
 
-def test_counts_give_the_table_away():
+def test_counts_reveal_the_table():
     assert reconstruct_from_counts(off(bootstrap=False, **SMALL), few()).value > 0.85
 
 
-def test_without_counts_keyed_draws_hide_it():
-    """Exact shares alone give most of it away if every tree sees every row; who does not know the draws gets little."""
+def test_without_counts_keyed_sampling_hides_the_table():
+    """Exact shares reveal most of the table if every tree uses every row; without the samples, they reveal little."""
     assert from_all_rows().value > 0.5
     assert reconstruct_from_counts(on(5, **SMALL), few()).value < 0.25
 
 
-def test_a_table_that_is_found_breaks_nothing():
+def test_a_table_without_secrets():
     release = off(bootstrap=False, **SMALL)
     found = solve(release, few().members.y, few().outsiders)
     assert found.shape == few().members.X.shape
@@ -46,7 +46,7 @@ def test_a_table_that_is_found_breaks_nothing():
     assert np.array_equal(again, release.counts)
 
 
-def test_boxes_give_rows_away():
+def test_boxes_reveal_rows():
     rng = np.random.default_rng(0)
     X, y = rng.uniform(size=(300, 3)).astype(np.float32), rng.integers(0, 2, 300)
     small = Case(AuditedRows(X[:30], y[:30]), AuditedRows(X[30:], y[30:]))
@@ -58,7 +58,7 @@ def test_boxes_give_rows_away():
     assert held.value < 0.15
 
 
-def test_boxes_of_leaves_hold_the_rows_that_end_there():
+def test_boxes_of_leaves_contain_their_rows():
     release, members = off(), case().members
     ends = np.stack([members.X.min(axis=0) - 1, members.X.max(axis=0) + 1])
     low, high, leaves = leaf_boxes(release.forest, 3, ends)

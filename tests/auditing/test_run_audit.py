@@ -1,4 +1,4 @@
-"""The audit as a whole: from Python and from the command line, with limits, reports and exit codes."""
+"""The whole audit: from Python and from the command line, with limits, reports and exit codes."""
 
 import json
 
@@ -47,7 +47,7 @@ def test_every_attack_is_in_the_report(fed):
     ],
     ids=["histogram", "merged", "by rows", "bofrf"],
 )
-def test_draws_are_those_that_trees_were_grown_on(model, fed):
+def test_samples_are_those_of_the_trees(model, fed):
     model.fit(fed)
     drawn = model.sampled_rows(fed)
     assert drawn.shape == (len(model.forest_), sum(fed.rows.values()))
@@ -72,7 +72,7 @@ def test_regression_is_audited_as_well():
     assert report["reconstruction"].verdict == "not run"
 
 
-def test_a_private_forest_is_held_to_its_bound():
+def test_a_private_forest_is_compared_with_its_bound():
     pytest.importorskip("opendp")
     frame = table(n=400).select("age", "dose", "noise", "label")
     ends = {"age": (0, 120), "dose": (1, 6), "noise": (-20, 60)}
@@ -82,7 +82,7 @@ def test_a_private_forest_is_held_to_its_bound():
     report = sv.audit(sv.HistogramForest(epsilon=1.0).fit(fed), fed)
     assert report["membership"].value < 0.731
     assert "no attacker is above 0.731" in report["membership"].note
-    assert report["lonely"].verdict == "not run"  # what leaves say has noise
+    assert report["lonely"].verdict == "not run"  # leaf values have noise
     assert report["leaf_labels"].low < 0 < report["leaf_labels"].undefended
 
 
@@ -130,7 +130,7 @@ def test_a_model_file_needs_a_table(folder):
         ("limits = \n", "not valid TOML"),
     ],
 )
-def test_wrong_limits_are_told(folder, tmp_path, text, said):
+def test_wrong_limits_are_reported(folder, tmp_path, text, said):
     (tmp_path / "audit.toml").write_text(text)
     with pytest.raises(InputError, match="audit") as caught:
         read_limits(tmp_path / "audit.toml")
@@ -154,7 +154,7 @@ def test_verdicts():
     assert make_limits({"lonely": 0.5})["lonely"] == 0.5
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
+def test_audit_intervals_have_their_nominal_coverage():
     rng = np.random.default_rng(0)
     inside = {"auc": 0, "share": 0, "gained": 0}
     truth = 0.7602  # of two normal distributions one standard deviation apart
@@ -169,7 +169,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
     assert all(0.9 <= n / 400 <= 0.985 for n in inside.values()), inside
 
 
-def test_auc_is_the_usual_one():
+def test_auc_equals_the_usual_definition():
     from sklearn.metrics import roc_auc_score
 
     rng = np.random.default_rng(1)
@@ -179,7 +179,7 @@ def test_auc_is_the_usual_one():
     assert value == pytest.approx(roc_auc_score(truth, scores))
 
 
-def test_what_helps_is_named_once_for_all_attacks_that_it_is_for():
+def test_a_remedy_is_named_once_for_all_its_attacks():
     lines = what_helps(["membership", "assignment", "support", "thresholds"])
     assert lines[0].startswith("membership, support: larger leaves, as min_samples_leaf = 10")
     assert lines[1] == 'assignment: sums = "masked" before the first section, for three sites or more'

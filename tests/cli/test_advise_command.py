@@ -14,7 +14,7 @@ def path(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:'height' is absent at young 3")
-def test_who_is_near_whom(path, tmp_path):
+def test_nearest_sites_are_listed(path, tmp_path):
     said = " ".join(silvan("advise", path, "--output", tmp_path / "distances.csv").output.split())
     assert "old 1 is nearest to old 2 (" in said
     assert "Two clusters are suggested" in said
@@ -25,7 +25,7 @@ def test_who_is_near_whom(path, tmp_path):
     assert not (tmp_path / "runs").exists()  # nothing was trained
 
 
-def test_as_asked_for(path):
+def test_options_are_respected(path):
     said = silvan("advise", path, "-k", 3, "--metric", "euclidean", "--first", "old 2").output
     assert "euclidean distances" in said
     assert "Three clusters, as asked for" in said
@@ -47,7 +47,7 @@ def test_impossible_requests_name_the_reason(path, words, said):
     assert "Traceback" not in result.stderr
 
 
-def test_many_sites_are_said_in_words(tmp_path):
+def test_many_sites_are_described_in_words(tmp_path):
     tables = {f"site {i}": unlike(40, seed=i)["old 1"] for i in range(14)}
     said = silvan("advise", write_study(tmp_path, tables)).output
     assert "distances between" not in said

@@ -1,4 +1,4 @@
-"""``silvan check``: columns by site, and questions about what looks odd."""
+"""``silvan check``: columns by site, and questions about odd values."""
 
 import json
 
@@ -61,14 +61,14 @@ def test_columns_and_questions(study):
     assert "2020-01-31" in shown
 
 
-def test_fit_asks_the_same_shortly(study):
+def test_fit_asks_the_same_in_short(study):
     result = silvan("fit", study)
     assert result.exit_code == 0, result.output
     assert "look at patient at north, south: every value occurs once" in result.output
     assert "silvan check" in result.output
 
 
-def test_a_mixture_is_shown_and_not_an_error(study):
+def test_a_mixture_is_shown_instead_of_an_error(study):
     path = study.parent / "north.csv"
     path.write_text(path.read_text().replace("-999.0", ">90"))
     result = silvan("check", study)
@@ -91,8 +91,8 @@ def test_evaluate_needs_fill_for_absent_columns(study):
     assert silvan("evaluate", study.parent / "runs" / "s", path, "--fill").exit_code == 0
 
 
-def test_zeros_in_front_and_names_that_are_nearly_equal(tmp_path):
-    """Codes that would be read as numbers, and columns and categories that differ in case alone, are asked about."""
+def test_leading_zeros_and_similar_names(tmp_path):
+    """Asks about codes that would be read as numbers, and about columns and categories that differ only in case."""
     for name, age, words in (("north", "Age", ("Yes", "no")), ("south", "age ", ("yes", "No "))):
         rows = [f"{i + 20},{i % 5:04},{words[i % 2]},{i % 2}" for i in range(40)]
         (tmp_path / f"{name}.csv").write_text("\n".join([f"{age},ward,smokes,label", *rows]) + "\n")
@@ -106,8 +106,8 @@ def test_zeros_in_front_and_names_that_are_nearly_equal(tmp_path):
     assert "zeros in front" not in silvan("check", file).output
 
 
-def test_sites_that_do_not_mean_the_same(tmp_path):
-    """Classes with other names, columns of other kinds, codes with points, words for missing, and a file twice."""
+def test_sites_with_different_conventions(tmp_path):
+    """Classes with other names, columns of other kinds, codes with points, missing words, a repeated file."""
     made = {
         "north": ("J", "N", "1", "f", "NA"),
         "south": ("yes", "no", "1.0", "m", "m"),
@@ -152,7 +152,7 @@ def test_sites_that_do_not_mean_the_same(tmp_path):
         ([200 + 23 * i for i in range(100)], 99, True),  # the lowest, and by far the most frequent
         ([i - 60 for i in range(100)], -99, True),
         ([10 * i for i in range(100)], 999, True),
-        ([20 + i % 60 for i in range(100)], 1900, True),  # no usual code, but far away and repeated
+        ([20 + i % 60 for i in range(100)], 1900, True),  # not a usual code, but far away and repeated
         ([200 + i for i in range(100)], 0, True),
         ([i % 5 for i in range(100)], -8, True),
         ([i - 10 for i in range(100)], -1, False),  # in the middle of the others
@@ -163,7 +163,7 @@ def test_sites_that_do_not_mean_the_same(tmp_path):
         ([i % 3 for i in range(100)], 5, False),
     ],
 )
-def test_numbers_that_stand_for_missing(tmp_path, values, code, asked):
+def test_numeric_codes_for_missing_values(tmp_path, values, code, asked):
     for name in ("north", "south"):
         rows = [f"{code if i % 3 == 0 else value},{i % 2}" for i, value in enumerate(values)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["x,label", *rows]) + "\n")
@@ -172,7 +172,7 @@ def test_numbers_that_stand_for_missing(tmp_path, values, code, asked):
     assert any(f"missing = {{ x = [{code}] }}" in line for line in lines) is asked
 
 
-def test_what_check_offers_for_codes_can_be_pasted(tmp_path):
+def test_suggested_settings_for_codes_can_be_pasted(tmp_path):
     """Numbers that mean missing in one column may be values of another, and are written in several ways."""
     rng = np.random.default_rng(0)
     for name in ("north", "south"):
@@ -213,7 +213,7 @@ def test_one_table_of_all_sites(tmp_path):
     assert "The file of all sites is separated by semicolons, with decimal commas." in shown
 
 
-def test_more_categories_than_can_be_named(tmp_path):
+def test_too_many_categories_to_name(tmp_path):
     frame = pl.DataFrame({"code": [f"c{i % 300}" for i in range(900)], "label": [0, 1] * 450})
     frame.write_csv(tmp_path / "a.csv")
     frame.with_columns(pl.lit("c0").alias("code")).write_csv(tmp_path / "b.csv")
@@ -222,7 +222,7 @@ def test_more_categories_than_can_be_named(tmp_path):
     assert any(line.startswith("code at a: has more than 254 categories") for line in lines)
 
 
-def test_a_column_that_may_be_called_otherwise(tmp_path):
+def test_a_column_with_a_similar_name(tmp_path):
     for name in ("north", "south", "west"):
         head = "alter,dose,label" if name == "south" else "age,dose,label"
         (tmp_path / f"{name}.csv").write_text(head + "\n" + "".join(f"{20 + i},{i % 7},{i % 2}\n" for i in range(40)))
@@ -237,16 +237,16 @@ def test_a_column_that_may_be_called_otherwise(tmp_path):
     assert hint not in " ".join(silvan("check", path).output.split())
 
 
-def test_a_label_that_no_table_has(study):
-    """The study stops there: ``check`` says so, and what may be meant."""
+def test_a_label_missing_everywhere(study):
+    """The study stops there: ``check`` says so, and suggests what may be meant."""
     study.write_text(study.read_text().replace("[sites]", 'label = "labell"\n[sites]', 1))
     shown = " ".join(silvan("check", study).output.split())
     assert "labell at north, south: there is no such column to predict, and a study stops there" in shown
     assert "did you mean 'label'?" in shown
 
 
-def test_classes_that_are_folded_are_not_asked_about(tmp_path):
-    """Nor do warnings count them twice: what the study says of the label holds everywhere."""
+def test_merged_classes_raise_no_question(tmp_path):
+    """Warnings do not count them twice: what the study says about the label applies everywhere."""
     rng = np.random.default_rng(0)
     for site, words in (("a", ("no", "yes")), ("b", ("No", "YES"))):
         frame = pl.DataFrame({"x": rng.normal(size=60), "out": [words[i] for i in rng.integers(0, 2, 60)]})

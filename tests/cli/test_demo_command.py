@@ -1,4 +1,4 @@
-"""The demonstration, as a person runs it, and as the tutorial and the README show it."""
+"""The demonstration, as a user runs it, and as the tutorial and the README show it."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def demo(tmp_path_factory):
     return folder / "runs" / "demo", run.stdout
 
 
-def test_it_tells_and_writes(demo):
+def test_it_prints_and_writes_a_report(demo):
     folder, out = demo
     for word in ("Private", "Self-employed", "Federal-gov", "Local", "Federated", "site mean", "No row left"):
         assert word in " ".join(out.split())
@@ -42,14 +42,14 @@ def test_it_tells_and_writes(demo):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_some_gain_by_more_than_noise_and_some_do_not(demo):
+def test_some_gains_are_significant_and_some_are_not(demo):
     for out in (demo[1], shown_output()):
         assert out.count("significant gain") >= 2
         assert out.count("not significant") >= 1
         assert "worse" not in out
 
 
-def test_everybody_is_judged(demo):
+def test_everybody_is_evaluated(demo):
     record = Run(demo[0]).read()
     names = income()["employer"].unique(maintain_order=True).to_list()
     assert {row.site: row.rows for row in record.evaluation} == {**dict.fromkeys(names, 400), "all": 2400}
@@ -59,7 +59,7 @@ def test_everybody_is_judged(demo):
 
 
 def shape(text):
-    """The lines of an output without what may differ: numbers, verdicts, widths, and where lines are broken."""
+    """The lines of an output without the parts that may differ: numbers, verdicts, widths and line breaks."""
     tables, _, rest = text.partition("\n\nWritten to ")
     tables, sentences = tables.rsplit("\n\n", 1)
     lines = [*tables.splitlines(), "Written to " + rest.splitlines()[0], *rest.splitlines()[1:]]
@@ -81,7 +81,7 @@ def shown_output():
 
 
 def test_the_tutorial_shows_what_it_prints(demo):
-    """Same introduction, tables, columns, employers and files; numbers and verdicts are those of more repeats."""
+    """The same introduction, tables, columns, employers and files; numbers and verdicts come from more repeats."""
     shown, sentences = shape(shown_output())
     printed, said = shape(demo[1])
     assert shown == printed
@@ -158,7 +158,7 @@ def test_wrong_options(tmp_path, words, said):
     assert said in " ".join(result.stderr.split())
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "study.toml").write_text("name = 'mine'\n")
     result = silvan("demo", "--output", tmp_path, ok=False)
     assert result.exit_code == 1
@@ -166,7 +166,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("n", [2, 5, 12])
-def test_every_row_is_dealt_once(n):
+def test_every_row_is_assigned_once(n):
     y = np.arange(569) % 3 == 0
     hands = split_unevenly(y, n)
     assert sorted(np.concatenate(hands).tolist()) == list(range(569))

@@ -1,4 +1,4 @@
-"""Whether joining helps, as the command line shows it; and runs whose sites chose for themselves."""
+"""Whether joining helps, on the command line; and runs in which sites chose their model."""
 
 import csv
 from dataclasses import replace
@@ -22,14 +22,14 @@ def test_the_table_and_the_file(tmp_path):
     study = write_study(tmp_path, parts(table(n=400), 3))
     shown = silvan("fit", study, "--output", tmp_path / "run").stdout
     assert "Does joining help?" in shown
-    shown, _ = shown.split("Federated model")  # a table of further figures
+    shown, _ = shown.split("Federated model")  # a table of further metrics
     sites = summarise_run(tmp_path / "run")["sites"]
     for site in sites:
         [line] = [text for text in shown.split("Does joining help?")[1].splitlines() if text.startswith(site["title"])]
         assert CERTAINTY[site["certainty"]] in line
         assert ADVICE[site["certainty"]] in line
     page, text = (tmp_path / "run" / "report.html").read_text(), silvan("report", tmp_path / "run", "--markdown").stdout
-    for site in sites:  # the report and the text of it say the same in the same words
+    for site in sites:  # the report and its text use the same words
         words = ADVICE[site["certainty"]], CERTAINTY[site["certainty"]]
         [row] = [part for part in page.split("Does joining help?")[1].split("<tr") if site["title"] in part][:1]
         assert f'class="{site["certainty"]}"' in row  # its words are in the legend
@@ -58,7 +58,7 @@ def test_one_class_is_shown_as_undefined(tmp_path):
 
 
 @pytest.mark.parametrize("journal", [True, False])
-def test_sites_that_choose_are_judged_again_alike(tmp_path, journal):
+def test_sites_that_choose_are_evaluated_again_alike(tmp_path, journal):
     record = fitted(tmp_path, kind="BOFRF", tables=parts(table(n=300), 3))
     assert {row.model for row in record.evaluation} == {"local", "own", "global", "federated", "pooled"}
     run = Run(tmp_path / "run")
@@ -81,7 +81,7 @@ def test_a_study_that_tunes(tmp_path):
     assert "study.toml:13: tune: grid names 'trees'" in wrong.stderr
 
 
-def test_forests_that_a_run_keeps():
+def test_forests_in_a_run():
     fed = federate(parts(table(n=120), 2))
     model = sv.MergedForest(n_estimators=4, max_depth=2).fit(fed)
     assert list(model.result().to_keep) == [""]
@@ -94,7 +94,7 @@ def test_forests_that_a_run_keeps():
 
 
 def test_a_runs_forests_by_site(tmp_path):
-    """Where sites differ from the global forest, each is given its own, and the others the global one."""
+    """Where a site differs from the global forest, it gets its own forest, and the others the global one."""
     fed = federate(parts(table(n=120), 2))
     forest = sv.MergedForest(n_estimators=4, max_depth=2).fit(fed).forest_
     fitted(tmp_path, tables=parts(table(n=120), 2), kind="MergedForest")

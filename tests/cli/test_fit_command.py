@@ -13,14 +13,14 @@ from helpers.runs import fitted, silvan, write_study
 from helpers.studies import parts, table
 
 import silvan as sv
-from silvan.federation.in_process import InProcess
+from silvan.federation.transport import InProcess
 from silvan.study import progress_bars
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
 DIES = """
 import os, sys
-from silvan.federation.in_process import InProcess
+from silvan.federation.transport import InProcess
 from silvan.cli.main import main
 answer, count = InProcess._answer, [0]
 def dies(self, *args):
@@ -50,7 +50,7 @@ def test_a_run_folder_is_complete(tmp_path):
     assert not list(run.folder.glob(".*")), "temporary files are left"
 
 
-def test_the_figures_are_those_of_the_library(tmp_path):
+def test_metrics_equal_those_of_the_library(tmp_path):
     record = fitted(tmp_path)
     study = read_study(tmp_path / "study.toml")
     federation = sv.federate_rows({k: str(v) for k, v in study.tables.items()}, test=0.3)
@@ -70,7 +70,7 @@ def test_other_learners(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["AutoForest", 'AutoForest"\ncalibrate = false #'], ids=["calibrated", "as it is"])
 def test_what_each_site_uses(kind, tmp_path):
-    """Of AutoForest: the choices are in the record and on the page, and the forests are evaluated again unchanged."""
+    """AutoForest: choices are in the record and on the page, and a second evaluation gives the same metrics."""
     tables = parts(table(n=240), 3)
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
     record = fitted(tmp_path, tables=tables | {"site 2": tables["site 2"].with_columns(label=swap)}, kind=kind)
@@ -176,7 +176,7 @@ def test_interrupted_by_hand_then_resumed(tmp_path):
     resumed, whole = Run(tmp_path / "run").read(), Run(tmp_path / "whole").read()
     assert resumed.models == whole.models
     assert resumed.evaluation == whole.evaluation
-    assert resumed.bytes == whole.bytes  # what the first try sent counts too
+    assert resumed.bytes == whole.bytes  # what the first attempt sent counts too
     asked_before = len(asked)
     with mock.patch.object(InProcess, "_answer", lambda *a: asked.append(1) or answer(*a)):
         silvan("fit", path, "--output", tmp_path / "run")
@@ -184,7 +184,7 @@ def test_interrupted_by_hand_then_resumed(tmp_path):
 
 
 def test_killed_then_resumed(tmp_path):
-    """The process dies without a word; a new one goes on to the same forest."""
+    """The process dies without warning; a new one resumes and gets the same forest."""
     path, run = write_study(tmp_path), Run(tmp_path / "run")
     words = ["fit", str(path), "--output", str(run.folder)]
     killed = subprocess.run([sys.executable, "-c", DIES, *words], env={**os.environ, "LAST_ANSWER": "14"}, check=False)
@@ -193,12 +193,12 @@ def test_killed_then_resumed(tmp_path):
     command = [sys.executable, "-m", "silvan.cli.main", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "\x1b" not in done.stdout  # plain where there is no terminal
+    assert "\x1b" not in done.stdout  # plain without a terminal
     silvan("fit", path, "--output", tmp_path / "whole")
     assert run.read().models == Run(tmp_path / "whole").read().models
 
 
-def test_what_was_computed_stays_when_judging_fails(tmp_path):
+def test_a_failed_evaluation_keeps_the_model(tmp_path):
     path = write_study(tmp_path)
     with mock.patch("silvan.learners.base.evaluate", side_effect=sv.FederationError("the sites went home")):
         result = silvan("fit", path, "--output", tmp_path / "run", ok=False)
@@ -211,7 +211,7 @@ def test_what_was_computed_stays_when_judging_fails(tmp_path):
     assert Run(tmp_path / "run").read().status == "done"
 
 
-def test_another_study_is_not_written_over(tmp_path):
+def test_another_study_is_not_overwritten(tmp_path):
     record = fitted(tmp_path)
     path = tmp_path / "study.toml"
     path.write_text(path.read_text().replace("max_depth = 3", "max_depth = 2"))
@@ -257,7 +257,7 @@ def test_an_output_that_cannot_be_written(tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_progress_says_rounds_and_time_left(tmp_path, monkeypatch):
+def test_progress_shows_rounds_and_remaining_time(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_bars, "PATIENCE", 0.0)
     monkeypatch.setattr(progress_bars, "PAUSE", 0.001)
     result = silvan("fit", write_study(tmp_path))

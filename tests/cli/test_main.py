@@ -1,4 +1,4 @@
-"""The command line itself: quick to help, clear when something is wrong."""
+"""The command line: fast help, and clear messages when something is wrong."""
 
 import sqlite3
 import subprocess
@@ -17,7 +17,7 @@ from silvan.study.steps import corners
 HEAVY = {"numpy", "numba", "sklearn", "polars", "narwhals", "jinja2"}
 
 
-def test_help_waits_for_nothing_heavy():
+def test_help_imports_nothing_heavy():
     code = (
         "import sys; from typer.testing import CliRunner; from silvan.cli.main import app;"
         "r = CliRunner().invoke(app, ['--help']); assert r.exit_code == 0 and 'demo' in r.output;"
@@ -43,7 +43,7 @@ def test_usage_errors(words):
     assert silvan(*words, ok=False).exit_code == 2
 
 
-def test_a_mistake_of_ours_is_said_to_be_one(monkeypatch):
+def test_internal_errors_are_identified_as_such(monkeypatch):
     monkeypatch.setattr("silvan.study.study_file.read_study", lambda path: 1 // 0)
     result = silvan("fit", "any.toml", ok=False)
     assert result.exit_code == 1
@@ -51,12 +51,12 @@ def test_a_mistake_of_ours_is_said_to_be_one(monkeypatch):
     assert "--debug" in result.stderr
 
 
-def test_names_do_nothing_to_the_terminal():
+def test_names_cannot_control_the_terminal():
     assert clean("a\x1b[2Jb\nc") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c"
     assert clean("[red]Köln 東京[/red]") == "[red]Köln 東京[/red]"
 
 
-def test_corners_keep_the_curve():
+def test_thinning_keeps_the_curve():
     assert corners(sv_array([0, 0, 0, 0.5, 1, 1]), sv_array([0, 0.25, 0.5, 0.75, 1, 1])) == [
         (0.0, 0.0),
         (0.0, 0.5),
@@ -70,7 +70,7 @@ def sv_array(values):
     return np.array(values, float)
 
 
-def test_time_left_is_said_only_when_known():
+def test_remaining_time_is_shown_only_when_known():
     step = TimedStep("counting")
     assert "so far" in str(step)
     step.advance(1, 4)
@@ -81,7 +81,7 @@ def test_time_left_is_said_only_when_known():
     assert "left" in str(step)
 
 
-# -- what happens on ordinary days
+# -- everyday failures
 
 
 def shell(line, cwd=None):
@@ -94,9 +94,9 @@ def test_a_reader_that_has_gone_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_reader_that_goes_amid_the_output_is_no_error(tmp_path):
-    """What a failed write held is lost, so there is nothing left to flush that would fail a second time."""
-    # more than a pipe holds: the command writes on after its reader has gone
+def test_a_reader_that_leaves_during_output_is_no_error(tmp_path):
+    """The content of a failed write is discarded, so no flush can fail a second time."""
+    # more than a pipe holds: the command still writes after its reader has gone
     code = "import sys; from silvan.cli import main, plain_text; from silvan.cli.site_command import app\n"
     code += "app.command('much')(lambda: plain_text.print_lines(*['x' * 9000] * 100))\nmain.main()"
     (tmp_path / "much.py").write_text(code)
@@ -136,7 +136,7 @@ def test_a_full_disk(monkeypatch, kind):
 
 
 @pytest.mark.parametrize("words", [["site", "status", "north"], ["study", "status"], ["doctor"]])
-def test_windows_is_said_to_lack_what_sites_need(monkeypatch, words):
+def test_on_windows_missing_features_are_named(monkeypatch, words):
     monkeypatch.setattr("silvan.deploy.service.process.os", SimpleNamespace(name="nt"))
     said = silvan(*words, ok=False)
     assert said.exit_code == 1

@@ -1,4 +1,4 @@
-"""Studies that are odd as a whole: what ``silvan check``, ``fit`` and ``predict`` say of them."""
+"""Unusual studies: what ``silvan check``, ``fit`` and ``predict`` say about them."""
 
 import warnings
 
@@ -13,7 +13,7 @@ def three(change=lambda frame: frame):
 
 
 @pytest.mark.parametrize("cell", [float("inf"), float("-inf"), 1e39])
-def test_check_says_where_infinite_cells_stop_a_study(tmp_path, cell):
+def test_check_locates_infinite_cells(tmp_path, cell):
     tables = three()
     tables["b"] = tables["b"].with_columns(age=pl.when(pl.int_range(pl.len()) < 2).then(cell).otherwise(pl.col("age")))
     study = write_study(tmp_path, tables)
@@ -24,7 +24,7 @@ def test_check_says_where_infinite_cells_stop_a_study(tmp_path, cell):
 
 
 @pytest.mark.parametrize("command", ["check", "fit"])
-def test_a_label_that_is_excluded_is_said_to_be(tmp_path, command):
+def test_an_excluded_label_is_reported(tmp_path, command):
     study = write_study(tmp_path, more='exclude = ["label"]')
     refused = silvan(command, study, ok=False)
     assert "study.toml:4: exclude names the label 'label', which is the column to predict" in said(refused)
@@ -57,7 +57,7 @@ def test_a_study_of_one_site_says_that_nothing_is_federated(tmp_path):
 
 
 def test_warnings_on_the_command_line_are_plain_lines(tmp_path):
-    """BOFRF warns where no tree is above its threshold, and no path of a Python file is shown."""
+    """BOFRF warns if no tree is above its threshold, without the path of a Python file."""
     study = write_study(tmp_path, kind="BOFRF")
     study.write_text(study.read_text().replace("max_depth = 3", "tau = 0.999"))
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
-"""Odd tables of studies, each as its own files: what ``silvan check`` asks, or the one sentence with which it stops.
+"""Odd tables in separate files: what ``silvan check`` asks, or the one sentence with which it stops.
 
-A case changes the tables of three sites, which have nothing odd, or writes one of them as text. What is expected is
-part of a question, of an error (beginning with "!"), or nothing at all. No study is trained on here.
+A case changes the tables of three sites, which are otherwise fine, or writes one of them as text. It expects part of
+a question, part of an error (beginning with "!"), or nothing. Nothing is trained here.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def clean():
 
 
 def at(sites, **columns):
-    """Change columns of some sites; a function is given a generator and the number of rows."""
+    """Changes columns of some sites; a function receives a generator and the number of rows."""
 
     def change(tables):
         for i, site in enumerate("abc"):
@@ -56,7 +56,7 @@ def ids(times, prefix="p"):
 
 
 def visits(name, times=2, **more):
-    """Rows of persons, alike in most columns."""
+    """Rows of people, alike in most columns."""
 
     def change(tables):
         for i, (site, frame) in enumerate(tables.items()):
@@ -115,7 +115,7 @@ CASES = {
         "missing = { dose = [-999] }",
     ),
     "words for missing": (at("abc", ward=sometimes("NA", lambda rng, n: rng.choice(["x", "y"], n))), "", "for missing"),
-    # rows and persons
+    # rows and people
     "patients with visits": (
         visits("patient", 2),
         "",
@@ -221,7 +221,7 @@ CASES = {
         "",
         "dose is numeric at a, b and categorical at c",
     ),
-    # what studies say
+    # settings of studies
     "dates with gaps": (
         at("abc", seen=lambda rng, n: [None, None, *days(rng, n)[2:]]),
         BY_DATE,

@@ -1,4 +1,4 @@
-"""What people are shown at the command line: no word of Python's, right numbers of things, folders of any kind."""
+"""What people see on the command line: no Python jargon, correct counts, and any kind of folder."""
 
 import io
 import json
@@ -59,7 +59,7 @@ POLICY = ("epsilon", "approve", "min_sites", "messages", "min_leaf", "nonsense")
 
 
 def said(*words, code=None):
-    """Run a command that may fail; return what it showed, which has no words of Python's."""
+    """Runs a command that may fail; returns its output after checking that it contains no Python jargon."""
     result = silvan(*words, ok=False)
     text = result.stdout + result.stderr
     found = PYTHON.search(text)
@@ -87,7 +87,7 @@ def test_wrong_values_in_a_section(tmp_path, section, keys):
             said("check", tmp_path / "bad.toml")
 
 
-def test_weights_that_are_no_numbers_and_dates_are_said_to_be_so(tmp_path):
+def test_invalid_weights_and_dates_are_reported(tmp_path):
     path = write_study(tmp_path)
     good = path.read_text()
     path.write_text(good + 'class_weight = ["a"]\n')
@@ -229,11 +229,11 @@ def test_half_written_and_foreign_run_folders(small, tmp_path, spoil):
         said(*words)
 
 
-# -- what was trained on
+# -- training rows
 
 
-def test_rows_that_were_learnt_from_are_known(tmp_path):
-    """By keyed hashes in a file for the owner alone."""
+def test_training_rows_are_recognised(tmp_path):
+    """By keyed hashes in a file that only the owner can read."""
     fitted(tmp_path)
     run, learnt = tmp_path / "run", tmp_path / "run" / "learnt_rows.private"
     assert learnt.stat().st_mode & 0o077 == 0
@@ -252,14 +252,14 @@ def test_rows_that_were_learnt_from_are_known(tmp_path):
     ).write_csv(tmp_path / "mixed.csv")
     mixed = json.loads(silvan("evaluate", run, tmp_path / "mixed.csv", "--json").stdout)
     assert 0 < mixed["learnt_from"] <= 40
-    (tmp_path / "1.csv").unlink()  # the study's own tables need not be there
+    (tmp_path / "1.csv").unlink()  # the study's tables may be gone
     again = json.loads(silvan("evaluate", run, tmp_path / "0.csv", "--json").stdout)
     assert again["learnt_from"] == rows["north"]
-    learnt.unlink()  # as in a folder that was handed on
+    learnt.unlink()  # as in a folder that was passed on
     assert json.loads(silvan("evaluate", run, tmp_path / "0.csv", "--json").stdout)["learnt_from"] is None
 
 
-def test_hashes_of_rows_say_nothing_without_their_key_and_are_not_copied(small, tmp_path):
+def test_row_hashes_are_useless_without_their_key_and_are_not_copied(small, tmp_path):
     from silvan.deploy.membership.flare_folder import copy_results
 
     copy_results(Run(small / "run"), tmp_path / "copy")
@@ -275,7 +275,7 @@ def test_hashes_of_rows_say_nothing_without_their_key_and_are_not_copied(small, 
 # -- audits, predictions, names
 
 
-def test_json_has_the_keys_that_are_documented(small, tmp_path):
+def test_json_has_the_documented_keys(small, tmp_path):
     """One object on standard output, and nothing else there."""
 
     def keys(*words):
@@ -293,14 +293,14 @@ def test_json_has_the_keys_that_are_documented(small, tmp_path):
     assert keys("site", "ledger", site.path, "--verify") == {"whole", "key", "verified"}
 
 
-def test_completion_is_there():
+def test_shell_completion_works():
     shown = silvan("--help").output
     assert "--install-completion" in shown
     assert "--show-completion" in shown
 
 
-def test_no_row_of_one_class_and_a_site_without_test_rows(tmp_path):
-    """Figures that cannot be computed are called undefined, and nothing fails."""
+def test_a_class_without_rows_and_a_site_without_test_rows(tmp_path):
+    """Metrics that cannot be computed are shown as undefined, and nothing fails."""
     tables = dict(zip(("north", "east", "south"), parts(table(n=120), 3).values(), strict=True))
     tables["tiny"] = tables["north"][:1]
     fitted(tmp_path, tables=tables)
@@ -312,7 +312,7 @@ def test_no_row_of_one_class_and_a_site_without_test_rows(tmp_path):
 
 
 def test_two_hundred_sites(small, tmp_path):
-    """The page and the tables of the terminal are whole."""
+    """The page and the terminal's tables are complete."""
     shutil.copytree(small / "run", tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     names = [f"the university hospital of town {i}" for i in range(200)]
@@ -332,7 +332,7 @@ def test_two_hundred_sites(small, tmp_path):
     assert all(cell_len(line) <= 80 for line in text.splitlines())
 
 
-def test_an_audit_never_lies_beside_another_model(tmp_path):
+def test_an_audit_is_never_shown_with_another_model(tmp_path):
     fitted(tmp_path)
     run = tmp_path / "run"
     hash_ = json.loads((run / "run.json").read_text())["models"][0]["hash"]
@@ -364,15 +364,15 @@ def test_predictions_with_ids_as_they_are_written(small, tmp_path):
 
 
 def commands(group=None, path=()):
-    """Yield the words of every command."""
+    """Yields the words of every command."""
     group = get_command(app) if group is None else group
     yield path
     for name, command in getattr(group, "commands", {}).items():
         yield from commands(command, (*path, name))
 
 
-def test_help_pages_have_no_words_of_python():
-    """Neither types nor values, and they fit a terminal."""
+def test_help_pages_have_no_python_jargon():
+    """Without types or values, and they fit a terminal."""
     pages = {path: narrow(*path, "--help") for path in commands()}
     assert len(pages) > 40
     for path, page in pages.items():
@@ -395,8 +395,8 @@ def shown_in(width, *parts):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_figures_are_whole_in_terminals_of_any_width(small, width):
-    """What does not fit beside the rest goes on below; nothing is cut off."""
+def test_metrics_are_complete_at_any_terminal_width(small, width):
+    """What does not fit beside the rest continues below; nothing is cut off."""
     summary = summarise_run(small / "run")
     text = shown_in(width, results(summary), *further(summary))
     for name in (*map(str.capitalize, summary["models"]), "Brier", "Sens.", "Spec.", "Pos.", "Test", "95% CI"):
@@ -404,7 +404,7 @@ def test_figures_are_whole_in_terminals_of_any_width(small, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_what_sites_chose_is_whole_in_terminals_of_any_width(small, width):
+def test_choices_are_complete_at_any_terminal_width(small, width):
     summary = summarise_run(small / "run")
     uses = "the shared forest with its own trees, 3 to 1: AUC 0.887 on 212 rows (the shared forest 0.851)"
     summary["choices"] = {"a hospital with a very long name": uses, "[red]west": "the shared forest"}
@@ -413,7 +413,7 @@ def test_what_sites_chose_is_whole_in_terminals_of_any_width(small, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_audits_are_whole_in_terminals_of_any_width(width):
+def test_audits_are_complete_at_any_terminal_width(width):
     limits = dict(zip(ATTACKS, (-1.0, -0.4, 0.0, *[-0.2] * len(ATTACKS)), strict=False))
     findings = [
         replace(one, value=-0.512, low=-0.734, high=-0.111, undefended=-0.999, limit=limits[name])
@@ -429,7 +429,7 @@ VERDICTS = ("held", "close", "exceeded", "run")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_ledgers_and_approvals_are_whole_in_terminals_of_any_width(tmp_path, width):
+def test_ledgers_and_approvals_are_complete_at_any_terminal_width(tmp_path, width):
     fed = sv.federate_rows(parts(table(n=90), 3), test=0.3, sums="masked", ledgers=tmp_path)
     sv.HistogramForest(n_estimators=2, max_depth=2).fit(fed).evaluate(fed)
     lines = next(iter(fed.local_sites.values())).outbox.ledger.lines()
@@ -449,7 +449,7 @@ NAMES = ("[red]Klinik[/red] <b>", "בית החולים שערי צדק", "[bold]
 
 
 def test_names_of_any_kind_and_long_ones_at_80_columns(tmp_path):
-    """Nothing is cut off or wider than the terminal, no control character gets out, and pages escape all."""
+    """Nothing is cut off or too wide for the terminal, control characters are removed, and pages escape everything."""
     long = "a very long name of a column that is far wider than any terminal of eighty"
     frame = table(n=240).rename({"age": long, "noise": "a\N{RIGHT-TO-LEFT OVERRIDE}evil\x1b[2J"})
     tables = dict(zip(NAMES, parts(frame, 4).values(), strict=True))
@@ -478,15 +478,15 @@ def test_names_of_any_kind_and_long_ones_at_80_columns(tmp_path):
 
 
 def narrow(*words):
-    """Run a command in a terminal of 80 columns."""
+    """Runs a command in a terminal of 80 columns."""
     result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "80"})
     assert result.exit_code in (0, 1), result.output
     assert "silvan: " not in result.output, result.output
     return result.stdout
 
 
-def test_names_from_right_to_left_turn_nothing_around():
-    """Each run of such letters in a line is isolated, in a terminal alone: what a program reads stays as it is."""
+def test_right_to_left_names_do_not_reorder_lines():
+    """Each run of such letters in a line is isolated, but only in a terminal: output for programs stays as it is."""
     assert isolate("Köln 3") == "Köln 3"
     assert isolate("בית חולים  35 rows") == "\u2068בית חולים\u2069  35 rows"
     assert isolate("מרפאה\n12") == "\u2068מרפאה\u2069\n12"
@@ -497,8 +497,8 @@ def test_names_from_right_to_left_turn_nothing_around():
     assert raw.getvalue().decode() == "\u2068מרפאה\u2069 7\n"
 
 
-def test_no_article_stands_before_the_name_of_a_type():
-    """It would be wrong before some of them: "a AutoForest"."""
+def test_articles_agree_with_type_names():
+    """Articles must agree with names, as in "an AutoForest"."""
     source = Path(sv.__file__).parent
     found = [
         (path.name, line.strip())

@@ -1,4 +1,4 @@
-"""Predictions and figures from a run."""
+"""Predictions and metrics from a run."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ def read(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_predictions_are_the_forests(folder):
+def test_predictions_equal_the_forests(folder):
     result = silvan("predict", folder / "run", folder / "0.csv")
     rows = read(result.stdout)
     forest = sv.Forest.load(folder / "run" / "model.silvan")
@@ -43,12 +43,12 @@ def test_a_file_and_a_run_predict_alike_and_need_no_label(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("output", "said"), [("nowhere/out.csv", "nowhere: no such file"), (".", ": is a directory")])
-def test_where_nothing_can_be_written(folder, output, said):
+def test_an_unwritable_output(folder, output, said):
     result = silvan("predict", folder / "run", folder / "0.csv", "--output", folder / output, ok=False)
     assert said in result.stderr
 
 
-def test_categories_that_are_coded_otherwise_are_pointed_out(tmp_path):
+def test_categories_with_other_codes_are_reported(tmp_path):
     schema = sv.Schema.of(
         ["age", sv.Feature("sex", "categorical", categories=("f", "m"))], sv.Label("label", ("no", "yes"))
     )
@@ -63,7 +63,7 @@ def test_categories_that_are_coded_otherwise_are_pointed_out(tmp_path):
         assert "it knows 'f', 'm'" in said
 
 
-def test_columns_that_are_not_there_count_as_missing_if_asked(folder, tmp_path):
+def test_absent_columns_count_as_missing_on_request(folder, tmp_path):
     frame = pl.read_csv(folder / "0.csv")
     frame.drop("age").write_csv(tmp_path / "narrow.csv")
     frame.with_columns(pl.lit(None, pl.Float64).alias("age")).write_csv(tmp_path / "empty.csv")
@@ -71,7 +71,7 @@ def test_columns_that_are_not_there_count_as_missing_if_asked(folder, tmp_path):
     assert filled == silvan("predict", folder / "run", tmp_path / "empty.csv").stdout
 
 
-def test_cells_are_read_by_the_model_and_no_answer_is_a_formula(tmp_path):
+def test_cells_are_read_by_the_schema_and_no_output_is_a_formula(tmp_path):
     ward = sv.Feature("ward", "categorical", categories=("01", "1", "x"))
     schema = sv.Schema.of(["age", ward], sv.Label("label", classes=("=1+1", "-5", "@x")))
     rows = [(0, "01", "=1+1"), (1, "1", "-5"), (2, "x", "@x")] * 10
@@ -79,7 +79,7 @@ def test_cells_are_read_by_the_model_and_no_answer_is_a_formula(tmp_path):
     fed = sv.federate_rows({"a": frame, "b": frame}, schema=schema)
     forest = sv.HistogramForest(5, bootstrap=False, max_features=None).fit(fed).forest_
     forest.save(tmp_path / "model.silvan")
-    # without the text the column would be one of whole numbers, and "01" the ward "1"
+    # without the text this would be a column of integers, and "01" the ward "1"
     (tmp_path / "new.csv").write_text("age,ward\n1,01\n1,1\n")
     rows = read(silvan("predict", tmp_path / "model.silvan", tmp_path / "new.csv").stdout)
     assert [row["prediction"] for row in rows] == ["'=1+1", "-5"]
@@ -105,7 +105,7 @@ def test_the_class_is_what_the_trees_vote_for_and_some_may_abstain(folder, tmp_p
     shares = [float(row["probability_yes"]) for row in rows]
     assert shares == pytest.approx(forest.predict_proba(frame)[:, 1].tolist(), abs=1e-5)
     assert f"{split_on_age.sum()} of {len(forest)} trees abstained: the table lacks 'age'" in result.stderr
-    # counted as missing if asked: nobody abstains
+    # counted as missing on request: no tree abstains
     filled = silvan("predict", tmp_path / "voting.silvan", tmp_path / "narrow.csv", "--fill")
     empty = frame.with_columns(pl.lit(None, pl.Float64).alias("age"))
     assert [row["prediction"] for row in read(filled.stdout)] == forest.predict(empty).tolist()
@@ -144,7 +144,7 @@ def test_a_number(tmp_path):
         (["run/model.silvan", "0.csv", "--site", "north"], "--site is for a run folder"),
     ],
 )
-def test_what_cannot_be_predicted(folder, words, said):
+def test_invalid_tables_for_prediction(folder, words, said):
     pl.read_csv(folder / "0.csv").drop("age").write_csv(folder / "narrow.csv")
     (folder / "strange.csv").write_text("a,b\n1,2\n")
     paths = [folder / word if "." in word or word == "run" else word for word in words]
@@ -154,7 +154,7 @@ def test_what_cannot_be_predicted(folder, words, said):
     assert "Traceback" not in result.stderr
 
 
-def test_a_model_that_is_not_the_runs(folder, tmp_path):
+def test_a_model_of_another_run(folder, tmp_path):
     fitted(tmp_path)
     other = sv.ForestClassifier(n_estimators=2).fit(pl.DataFrame({"age": [1.0, 2.0] * 9}), ["a", "b"] * 9)
     other.forest_.save(tmp_path / "run" / "model.silvan")
@@ -178,7 +178,7 @@ def test_evaluate_on_a_table(folder, tmp_path):
     assert alone["auc"] == next(row["auc"] for row in rows if row["model"] == "federated")
 
 
-def test_evaluate_never_judges_on_rows_it_may_have_learned_from(tmp_path):
+def test_evaluate_never_uses_possible_training_rows(tmp_path):
     fitted(tmp_path)
     other = table(n=40, seed=5)
     other.write_csv(tmp_path / "other.csv")

@@ -1,4 +1,4 @@
-"""Tables that are evaluated or predicted are read as the study's own files, or as ``--reading`` says."""
+"""Tables for evaluation or prediction are read like the study's files, or as ``--reading`` says."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ LABEL = "rename.ergebnis=label"
 
 
 def german(frame):
-    """Write a table as some of the study's files are written."""
+    """Writes a table in the format of some of the study's files."""
     frame = frame.rename({"dose": "größe", "label": "ergebnis"}, strict=False)
     texts = [pl.col(c).cast(str).str.replace(".", ",", literal=True).fill_null("keine") for c in frame.columns]
     return frame.select(texts).write_csv(separator=";").encode("latin-1")
@@ -38,7 +38,7 @@ def with_gaps(frame):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of files that are written otherwise, and new rows both ways."""
+    """A run of files in an unusual format, and new rows in both formats."""
     path = tmp_path_factory.mktemp("reading")
     frame = with_gaps(table(n=150))
     study = write_study(path, {"north": frame[:60], "east": frame[60:120]}, more="")
@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
 
 
 def plain(*words):
-    """Options that say of a table that it is written plainly."""
+    """Options that say that a table has the plain format."""
     return [w for key in ("separator", "decimal", "encoding", "missing", "rename") for w in ("--reading", f"{key}=")]
 
 
@@ -71,13 +71,13 @@ def judged(*words):
     return found["evaluation"], found["learnt_from"], result.stderr
 
 
-def test_the_studys_own_options_are_kept_and_apply(folder):
+def test_the_studys_reading_options_apply(folder):
     assert Run(folder / "run").read().study["reading"]["missing"] == ["keine"]
     wanted, learnt, said = judged(folder / "run", folder / "plain.csv", *plain())
     assert said.count("read as the study says") == 0
     found = judged(folder / "run", folder / "german.csv")
     assert found[0] == wanted
-    assert 0 < found[1] == learnt <= 20  # rows are known again, however they are written
+    assert 0 < found[1] == learnt <= 20  # rows are recognised in any format
     assert "german.csv is read as the study says of its own files: separator ';', decimal ',', encoding" in found[2]
     assert "rename 'ergebnis' to 'label' and 'größe' to 'dose' (--reading sets it otherwise)" in found[2]
 
@@ -96,7 +96,7 @@ def test_the_same_predictions(folder):
     assert [line.split(",")[1] for line in texts[0].splitlines()[1:]] == forest.predict(frame).tolist()
 
 
-def test_options_of_text_files_are_not_for_others(folder):
+def test_text_options_apply_to_text_files_only(folder):
     result = silvan("predict", folder / "run", folder / "new.parquet")
     assert result.stdout == silvan("predict", folder / "run", folder / "german.csv").stdout
     assert "separator" not in result.stderr
@@ -115,7 +115,7 @@ def test_a_model_alone_and_a_folder_handed_on(folder):
     assert judged(model, folder / "german.csv", *words)[0] == wanted
 
 
-def test_single_options_go_before_the_studys(folder, tmp_path):
+def test_single_options_override_the_studys(folder, tmp_path):
     text = (folder / "german.csv").read_bytes().decode("latin-1").replace(";", "\t").replace("größe", "hoch")
     (tmp_path / "new.csv").write_text(text)
     words = ["--reading", "separator=tab", "--reading", "encoding=utf-8", "--reading", "rename.hoch=dose"]
@@ -124,7 +124,7 @@ def test_single_options_go_before_the_studys(folder, tmp_path):
     assert "own files: decimal ',', missing 'keine', rename 'ergebnis' to 'label' (--reading sets" in found[2]
 
 
-def test_an_audit_reads_the_same(folder):
+def test_an_audit_uses_the_same_options(folder):
     both = [["--table", folder / name] for name in ("german.csv", "plain.csv")]
     found = [
         silvan("audit", folder / "run", *words, "--json", "-o", folder / "audited", *more, ok=False).stdout
@@ -163,8 +163,8 @@ def test_parties(tmp_path):
     assert found.stdout == silvan("predict", tmp_path / "run", *words, *plain()).stdout
 
 
-def test_a_column_that_one_party_calls_otherwise(tmp_path):
-    """A new name is one party's, in a study and of new rows; one for all goes to the file that has the column."""
+def test_a_column_with_another_name_at_one_party(tmp_path):
+    """A renaming belongs to one party, in a study and for new rows; a general one goes to the file with the column."""
     frame = table(n=80).with_row_index("id")
     frame.select("id", "age", "label").write_csv(tmp_path / "one.csv")
     two = frame.drop("age", "label")
@@ -224,7 +224,7 @@ def test_reading_needs_a_table(folder):
     assert "name them too" in silvan("audit", folder / "run", "--reading", "decimal=,", ok=False).stderr
 
 
-def test_options_that_somebody_wrote_into_a_run(folder, tmp_path):
+def test_options_in_a_tampered_run_folder(folder, tmp_path):
     """A run folder from elsewhere is checked like a study file."""
     shutil.copytree(folder / "handed_on", tmp_path / "run")
     path = tmp_path / "run" / "run.json"

@@ -1,4 +1,4 @@
-"""The commands of a federation of machines, as a person types them, against the real service on loopback."""
+"""The commands of a federation of machines, as a user types them, against the real service on loopback."""
 
 import pytest
 from helpers.joining import make_hub, serving, write_table
@@ -71,7 +71,7 @@ def test_an_invitation_used_twice(hub, north, folder):
     assert "no invitation for 'north' is open: it was used, or taken back; ask for a new one" in said(again)
 
 
-def test_a_table_that_is_not_what_was_agreed(hub, folder):
+def test_a_table_that_differs_from_the_agreement(hub, folder):
     silvan("study", "invite", "south", "--in", hub.path)
     (folder / "other.csv").write_text("weight,label\n1,0\n2,1\n")
     wrong = silvan(
@@ -88,10 +88,10 @@ def test_a_table_that_is_not_what_was_agreed(hub, folder):
     missing = silvan("site", "join", hub.path / "south.invite", "--table", "no.csv", ok=False)
     assert "there is no such table" in said(missing)
     assert not (folder / "south").exists()
-    assert hub.read().sites["south"].invited  # the invitation is still good
+    assert hub.read().sites["south"].invited  # the invitation is still valid
 
 
-def test_a_policy_asks_for_approval_unless_told_otherwise(north):
+def test_approval_is_required_by_default(north):
     assert north.policy.approve
     assert "No study has come in yet" in said(silvan("site", "approve", north.path))
     unknown = silvan("site", "approve", north.path, "heart", ok=False)
@@ -120,7 +120,7 @@ def test_an_expired_certificate(hub, north):
 
 
 def test_a_port_in_use(hub, monkeypatch):
-    """The service of this test has it."""
+    """The service of this test uses it."""
     monkeypatch.setattr("silvan.deploy.service.start_stop.PORT_SECONDS", 0.1)
     refused = silvan("study", "start", "--in", hub.path, ok=False)
     assert "is in use by another program; stop that, or name another port" in said(refused)
@@ -151,8 +151,8 @@ def test_without_flare(hub, monkeypatch):
     assert "studies over machines need NVIDIA FLARE: pip install 'silvan[flare]'" in said(refused)
 
 
-def test_a_column_called_otherwise(tmp_path):
-    """A site joins though its table has a column under another name, if it says so; its settings keep that."""
+def test_a_renamed_column(tmp_path):
+    """A site can join with another name for a column if it says so; its settings keep the mapping."""
     hub = make_hub(tmp_path, columns=["age", "label"])
     (tmp_path / "south.csv").write_text("alter;label\n40;0\n50;1\n60;0\n70;1\n")
     with serving(hub):

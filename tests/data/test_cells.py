@@ -1,4 +1,4 @@
-"""Cells: each is read by itself, by the schema, whatever the other rows hold and wherever the table lies."""
+"""Cells: each is read by itself, by the schema, whatever the other rows contain and wherever the table is stored."""
 
 import csv
 import datetime
@@ -64,7 +64,7 @@ def schemas(draw):
 
 
 def keep(folder: Path, kind: str, rows: list) -> object:
-    """Keep rows as a table of some kind."""
+    """Stores rows as a table of some kind."""
     names = ["i", "a", "ward", "y"]
     if kind == "csv":
         text = io.StringIO()
@@ -94,7 +94,7 @@ def keep(folder: Path, kind: str, rows: list) -> object:
 
 
 def encoded(kind: str, rows: list, schema: sv.Schema, memory: int | None = None) -> tuple:
-    """Return what a site makes of a table."""
+    """Returns what a site makes of a table."""
     if kind == "arrays":
         names = ["x0", "x1", "x2"]
         features = (
@@ -111,7 +111,7 @@ def encoded(kind: str, rows: list, schema: sv.Schema, memory: int | None = None)
 @pytest.mark.parametrize("kind", CELLS)
 @settings(max_examples=max(25, settings().max_examples // 10))
 @given(data=st.data(), schema=schemas())
-def test_a_row_is_read_alike_whatever_the_others_hold(kind, data, schema):
+def test_a_row_is_read_independently_of_the_others(kind, data, schema):
     cells = st.tuples(CELLS[kind], CELLS[kind], CELLS[kind])
     rows = [(float(i), *row) for i, row in enumerate(data.draw(st.lists(cells, min_size=2, max_size=5)))]
     one = data.draw(st.integers(0, len(rows) - 1))
@@ -144,7 +144,7 @@ def test_a_file_and_a_frame_of_its_texts_are_read_alike(words):
 @given(st.data())
 @examples(30)
 def test_distinct_whole_numbers(dtype, data):
-    """Close together, far apart, at the ends of their type, or missing: those there are, ascending, and where."""
+    """Close together, far apart, at the limits of their type, or missing: the values present, ascending, and where."""
     limits = np.iinfo(str(dtype).lower())
     near = st.sampled_from([limits.min, limits.max, max(0, limits.min)]).flatmap(
         lambda at: st.integers(max(limits.min, at - 3), min(limits.max, at + 3))
@@ -155,7 +155,7 @@ def test_distinct_whole_numbers(dtype, data):
     assert [None if place < 0 else values[place] for place in places] == cells
 
 
-def test_what_texts_stand_for():
+def test_the_meaning_of_texts():
     words = {"1": 1, "1.0": 1.0, " 01 ": 1, "1e3": 1000.0, str(LONG): LONG, "TRUE": True, "false": False, "-.5": -0.5}
     assert numbers_of(list(words)) == list(words.values())
     assert [type(n) for n in numbers_of(list(words))] == [type(n) for n in words.values()]
@@ -171,7 +171,7 @@ def test_places_in_batches_are_those_of_the_table(tmp_path):
             Site("north", source, label="y", memory=memory).part(schema)
 
 
-def test_what_has_no_type_is_only_refused_where_no_schema_says_what_it_is(tmp_path):
+def test_untyped_columns_are_refused_only_without_a_schema(tmp_path):
     rows = [(1.0, 1, "x", 1), (2.0, "2.5", "x", 0), (3.0, "many", 1, 0)]
     source = keep(tmp_path, "sqlite", rows)
     numbers = sv.Schema.of(["i", "a"], sv.Label("y", classes=(0, 1)))

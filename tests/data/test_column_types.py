@@ -1,4 +1,4 @@
-"""What columns are: numbers, dates or text. Markers among numbers are missing, and a mixture stops the study."""
+"""Types of columns: numbers, dates or text. Markers among numbers are missing, and a mixture stops the study."""
 
 import datetime
 import sqlite3
@@ -20,7 +20,7 @@ SOURCES = ["csv", "csv in batches", "polars", "parquet in batches", "pandas", "a
 
 
 def keep(folder, kind, cells):
-    """Keep texts as the column ``a`` of a table of some kind."""
+    """Stores texts as the column ``a`` of a table of some kind."""
     label = [i % 2 for i in range(len(cells))]
     if kind.startswith("csv"):
         lines = [f'"{cell}",{y}\n' for cell, y in zip(cells, label, strict=True)]
@@ -82,7 +82,7 @@ def test_a_few_texts_among_numbers_stop_the_study(tmp_path, kind, bad):
     places = "" if kind.startswith("sqlite") else " (rows 7, 30)"
     assert f"mixes numbers and text: 2 of its 40 cells{places} are no numbers; correct or empty" in text
     assert "kinds: " in text
-    assert bad not in text  # errors may be shown to who must not see a value
+    assert bad not in text  # errors may be shown to people who must not see a value
     name = "x0" if kind == "arrays" else "a"
     fed = sv.federate_rows({"north": table.source}, memory=table.memory, kinds={name: "categorical"})
     assert fed.schema.features[0].categorical
@@ -114,7 +114,7 @@ def test_a_few_texts_among_numbers_stop_the_study(tmp_path, kind, bad):
     ids=lambda value: "-".join(value)[:30] if isinstance(value, list) else value[:20],
 )
 @pytest.mark.parametrize("memory", [None, 1 << 9])
-def test_what_texts_of_a_file_are(tmp_path, cells, found, memory):
+def test_types_of_texts_in_files(tmp_path, cells, found, memory):
     from silvan.data.bins.column_summary import summarise
 
     table = Site("north", keep(tmp_path, "csv", cells), memory=memory).table
@@ -168,7 +168,7 @@ def test_dates_are_days_and_their_parts_on_request(tmp_path):
     assert sv.federate_rows(tables).schema.names == ("seen",)
 
 
-def test_a_date_that_is_none_is_an_error_of_its_row():
+def test_an_invalid_date_is_reported_with_its_row():
     schema = sv.Schema.of([sv.Feature("seen", date="days")])
     frame = read_table(pl.DataFrame({"seen": ["2020-01-01", "2020-02-30", "NA", None]}), schema=schema)
     with pytest.raises(SchemaError, match=r"holds text, but the schema says it holds dates, in 1 of 4 rows \(row 2\)"):
@@ -176,13 +176,13 @@ def test_a_date_that_is_none_is_an_error_of_its_row():
 
 
 @pytest.mark.parametrize("kinds", [{"a": "text"}, {"a": []}, {"a": ["hour"]}, ["a"], {"a": 1}])
-def test_what_is_no_kind(kinds):
+def test_invalid_kinds(kinds):
     frame = pl.DataFrame({"a": [1, 2], "label": [0, 1]})
     with pytest.raises(InputError, match="kinds"):
         sv.federate_rows({"north": frame}, kinds=kinds)
 
 
-def test_classes_that_are_said_to_be_names():
+def test_classes_declared_as_text():
     north = pl.DataFrame({"a": range(20), "label": [0, 1] * 10})
     south = north.with_columns(label=pl.col("label").cast(pl.String))
     fed = sv.federate_rows({"north": north, "south": south}, kinds={"label": "categorical"})
@@ -191,8 +191,8 @@ def test_classes_that_are_said_to_be_names():
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
-def test_text_of_a_data_frame_is_text_unless_it_looks_like_broken_numbers(library):
-    """In a file "5more" among numbers may be a slip; whoever gives a column of text has said what it is."""
+def test_text_in_a_data_frame_stays_text_unless_it_looks_like_numbers(library):
+    """In a file "5more" among numbers may be a typo; a column declared as text was meant as text."""
     doors = ["2", "3", "4", "5more"] * 10
     fed = sv.federate_rows({"north": library({"doors": doors, "label": [0, 1] * 20})}, label="label")
     assert fed.schema.features[0].categories == ("2", "3", "4", "5more")
@@ -203,7 +203,7 @@ def test_text_of_a_data_frame_is_text_unless_it_looks_like_broken_numbers(librar
 
 @pytest.mark.parametrize("library", [pd.Series, pl.Series])
 def test_distinct_texts_come_in_order(library):
-    """Polars returns them in another order in each process, and what is said of a table must not depend on that."""
+    """Polars returns them in another order in each process, and messages about a table must not depend on that."""
     values, places = distinct(nw.from_native(library([f"w{i % 23}" for i in range(200)]), series_only=True))
     assert values == sorted(values)
     assert [values[place] for place in places] == [f"w{i % 23}" for i in range(200)]

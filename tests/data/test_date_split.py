@@ -1,4 +1,4 @@
-"""Test rows by date: the latest ones, whole dates, and clear errors where the column does not say which."""
+"""Test rows by date: the latest ones, whole dates, and clear errors for columns that cannot be used."""
 
 from datetime import date, timedelta
 
@@ -66,8 +66,8 @@ def test_rows_read_in_batches_are_split_alike(tmp_path):
     assert (split.hold_out(batched).bits == split.hold_out(Whole(table, "label", ["seen"])).bits).all()
 
 
-def test_all_rows_of_a_person_count_as_the_first():
-    person = np.arange(100) // 2  # a person's rows are a week apart
+def test_a_person_is_dated_by_the_first_row():
+    person = np.arange(100) // 2  # the rows of a person are a week apart
     found = held(visits(), "seen", f"since {DAYS[20]}", person)
     assert (found[::2] == found[1::2]).all()
     assert found.tolist() == [min(DAYS[i - i % 2], DAYS[i - i % 2 + 1]) >= DAYS[20] for i in range(100)]
@@ -85,7 +85,7 @@ def test_all_rows_of_a_person_count_as_the_first():
         (list(range(100)), "since 2020-01-01", "the column holds numbers"),
     ],
 )
-def test_columns_that_do_not_say_which_rows(days, test, said):
+def test_columns_unusable_for_a_split_by_date(days, test, said):
     with pytest.raises(InputError) as error:
         held(visits().with_columns(pl.Series("seen", days)), "seen", test)
     assert error.value.parameter == "split"
@@ -93,7 +93,7 @@ def test_columns_that_do_not_say_which_rows(days, test, said):
     assert "soon" not in str(error.value), "no cell is quoted"
 
 
-def test_a_column_that_is_not_there():
+def test_a_missing_column():
     with pytest.raises(InputError, match="split names 'date', and the table has no such column"):
         held(visits(), "date", "last 20%")
 
@@ -113,7 +113,7 @@ def test_a_column_that_is_not_there():
         0.2,
     ],
 )
-def test_what_a_split_cannot_be(split):
+def test_invalid_splits(split):
     with pytest.raises(InputError) as error:
         check_split(split)
     assert error.value.parameter == "split"
@@ -136,7 +136,7 @@ def test_each_site_keeps_its_latest_rows():
 
 
 @pytest.mark.parametrize("options", [{}, {"cold": True}, {"memory": "60kB"}, {"sums": "masked"}], ids=str)
-def test_the_forest_is_that_of_the_earlier_rows(options):
+def test_the_forest_uses_the_earlier_rows(options):
     tables = {"a": visits(), "b": visits(seed=1), "c": visits(seed=2)}
     split = federate(tables, split=DateSplit("seen", "since 2020-05-20"), **options)
     earlier = {name: rows.filter(pl.col("seen") < date(2020, 5, 20)).drop("seen") for name, rows in tables.items()}
@@ -152,7 +152,7 @@ def test_the_forest_is_that_of_the_earlier_rows(options):
         ({"policy": sv.Policy(epsilon=1.0)}, "must name a date with a privacy budget"),
     ],
 )
-def test_what_does_not_go_with_a_split(options, said):
+def test_settings_incompatible_with_a_split(options, said):
     with pytest.raises(InputError) as error:
         federate({"a": visits(), "b": visits(seed=1)}, **{"split": {"by": "seen", "test": "last 20%"}, **options})
     assert error.value.parameter == "split"
@@ -166,7 +166,7 @@ def test_a_site_whose_dates_have_gaps_is_named():
 
 
 def test_a_study_with_a_date_split_resumes(tmp_path):
-    """From a journal the same model and the same metrics, and with another split it is another study."""
+    """A journal gives the same model and the same metrics; with another split it is another study."""
     tables = {"a": visits(), "b": visits(seed=1)}
     made = {"split": {"by": "seen", "test": "last 20%"}, "journal": str(tmp_path / "journal"), "cold": True}
     found = []
@@ -181,7 +181,7 @@ def test_a_study_with_a_date_split_resumes(tmp_path):
 
 
 def test_comparing_on_other_splits_uses_all_rows():
-    """Repeated evaluation deals out all rows anew; a split by date is of one evaluation."""
+    """Repeated evaluation shuffles all rows anew; a split by date allows a single evaluation."""
     tables = {"a": visits(), "b": visits(seed=1)}
     by_date = federate(tables, split={"by": "seen", "test": "last 20%"})
     found = sv.compare(by_date, [sv.HistogramForest(n_estimators=2)], repeats=1)
@@ -202,8 +202,8 @@ def test_a_person_s_rows_stay_together():
         assert (test[::2] == test[1::2]).all()
 
 
-def test_other_dates_are_another_table():
-    """A journal of one split is not gone on with for another, though the features are the same."""
+def test_changed_dates_make_another_table():
+    """A journal of one split cannot be resumed with another, although the features are the same."""
     split = {"by": "seen", "test": "last 20%"}
     one, other = (
         federate({"a": visits(days), "b": visits(seed=1)}, split=split).site("a").fingerprint()

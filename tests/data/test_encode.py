@@ -110,7 +110,7 @@ def test_other_types_are_refused(column, kind):
             encode(agreed, column)
 
 
-def test_objects_are_read_one_by_one_if_the_schema_says_what_they_are():
+def test_objects_are_read_singly_by_the_schema():
     mixed = pd.Series([1, "a", None, 1.0, True, "2.5", np.float64(3.5), Decimal("0.5")], dtype=object)
     with pytest.raises(
         SchemaError, match=r"column 'f' mixes numbers and text: 1 of its 7 cells \(row 2\) is no number"
@@ -139,7 +139,7 @@ def test_columns_that_are_not_there():
 
 
 @libraries
-def test_array_is_what_kernels_want(make):
+def test_arrays_fit_the_kernels(make):
     frame = table(make, extra=["?"] * 3, b=["x", None, "z"], label=[0, 1, 0], a=[1, None, 3], c=[True, False, True])
     schema = Schema.of(["a", "c", Feature("b", "categorical", categories=("x", "y"), other=True)])
     X = encode_features(frame, schema)
@@ -217,7 +217,7 @@ def test_whole_numbers_and_floats_round_alike():
 
 
 @given(st.lists(st.none() | st.floats(width=32, allow_infinity=False), min_size=1), any_library)
-def test_numbers_stay_what_they_are(values, make):
+def test_numbers_are_unchanged(values, make):
     encoded = encode(Feature("f"), pa.array(values, pa.float64()) if make is pa.table else values, make)
     expected = np.array([np.nan if value is None else value for value in values], dtype=np.float32)
     np.testing.assert_array_equal(encoded, expected)
@@ -249,8 +249,8 @@ def test_numbers_and_their_text_get_the_same_codes(values, make):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "Float32", "float32[pyarrow]"])
-def test_floats_of_32_bits_are_those_of_64(dtype):
-    """Also with cells that are missing, and where a library has types of its own for that."""
+def test_32_bit_and_64_bit_floats_agree(dtype):
+    """Also with missing cells, and with a library's own types for them."""
     cells = pd.DataFrame({"x": pd.Series([1.5, None, -0.0, 1e-40, 3e38], dtype=dtype)})
     schema = Schema((Feature("x"),), Label("y"))
     narrow, wide = (encode_features(read_table(frame), schema) for frame in (cells, cells.astype("float64")))
@@ -268,6 +268,6 @@ def test_floats_of_32_bits_are_those_of_64(dtype):
         (["a", "Age", "b"], "lacks 'age'; it has 'Age': if that is meant, rename it; otherwise add these"),
     ],
 )
-def test_missing_columns_are_named_with_those_that_may_be_meant(names, said):
+def test_missing_columns_are_named_with_suggestions(names, said):
     with pytest.raises(SchemaError, match=said):
         encode_features(table(**{name: [1] for name in names}), Schema.of(["a", "age", "b"]))

@@ -1,4 +1,4 @@
-"""Labels: classes or targets are found, matched across types, and never shown in an error."""
+"""Labels: classes and targets are recognised, matched across types, and never shown in an error."""
 
 import numpy as np
 import pandas as pd
@@ -50,7 +50,7 @@ def test_task_can_be_said():
         infer_schema(table(x=[1, 2], label=["a", "b"]), task="regression")
 
 
-def test_very_many_classes_must_be_asked_for():
+def test_very_many_classes_need_an_explicit_task():
     frame = table(x=range(300), label=range(300))
     with pytest.raises(SchemaError, match="300 different values; say task="):
         infer_schema(frame)
@@ -119,7 +119,7 @@ def test_targets(make):
         ({"other": [1]}, SchemaError, "no label column"),
     ],
 )
-def test_targets_that_cannot_be(make, columns, error, said):
+def test_invalid_targets(make, columns, error, said):
     with pytest.raises(error, match=said):
         encode_label(table(make, **columns), Schema.of([], "label"))
 

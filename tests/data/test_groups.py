@@ -1,4 +1,4 @@
-"""Rows of persons: keys derived from persons, all rows of one held out or none, one row of each where rows count."""
+"""Several rows per person: persons give the keys, all rows of a person are held out or none, and one counts."""
 
 import numpy as np
 import polars as pl
@@ -45,7 +45,7 @@ def test_batches_make_no_difference(many):
     assert set(whole.ids) == set(pieces.ids)
 
 
-def test_a_person_more_changes_no_key_of_others(many):
+def test_another_person_changes_no_other_key(many):
     ids = many["patient"].to_list()
     other = [i for i, one in enumerate(ids) if one != "a7"]
     assert (groups_of(ids).keys[other] == groups_of([ids[i] for i in other]).keys).all()
@@ -56,7 +56,7 @@ def test_ids_of_any_type(ids):
     assert groups_of(ids).keys["rows"].tolist() == [2, 2, 1]
 
 
-def test_leading_zeros_tell_persons_apart(tmp_path):
+def test_leading_zeros_distinguish_persons(tmp_path):
     (tmp_path / "t.csv").write_text("id,x,label\n01,1,0\n1,2,1\n001,3,0\n")
     opened = Whole(tmp_path / "t.csv", "label", ("id",), {"id": "categorical"})
     assert len(read_groups(opened, "id", b"salt").ids) == 3
@@ -73,7 +73,7 @@ def test_a_missing_number_is_an_error():
         groups_of([1.0, None, 2.0])
 
 
-def test_dates_are_no_ids():
+def test_dates_are_refused_as_ids():
     with pytest.raises(SchemaError, match="must hold numbers or text"):
         groups_of(pl.Series(["2020-01-01", "2020-01-02"]).str.to_date().to_list())
 
@@ -87,7 +87,7 @@ def test_dates_are_no_ids():
         ("", "must be the name of a column"),
     ],
 )
-def test_a_column_with_a_part_of_its_own(column, text):
+def test_a_column_with_another_role(column, text):
     check_apart("group", "patient", "label", "site", ["age"])
     check_apart("group", None, "label", None)
     with pytest.raises(InputError, match=f"^group {text}") as caught:
@@ -123,7 +123,7 @@ def test_classes_have_their_share_of_persons(many):
         assert (held & first).sum() == pytest.approx(0.25 * first.sum(), abs=1)
 
 
-def test_a_person_more_moves_no_other_drawn_singly(many):
+def test_another_person_moves_nobody_else_between_parts(many):
     ids = many["patient"].to_list()
     other = [i for i, one in enumerate(ids) if one != "a7"]
     with_one = hold_out_persons(groups_of(ids), 0.4, b"key").between(0, len(ids))
@@ -131,7 +131,7 @@ def test_a_person_more_moves_no_other_drawn_singly(many):
     assert (with_one[other] == without).all()
 
 
-def test_each_tree_has_one_row_of_the_persons_it_draws(many):
+def test_each_tree_uses_one_row_per_sampled_person(many):
     keys, key = groups_of(many["patient"].to_list()).keys, make_key(1, "rows")
     whose = np.unique(keys["person"], return_inverse=True)[1]
     persons = persons_of(keys)

@@ -1,4 +1,4 @@
-"""Rows that are held out: folds share no row and are of one size, and something is left to learn from."""
+"""Held-out rows: folds are disjoint and of equal size, and some training rows remain."""
 
 import numpy as np
 import polars as pl
@@ -22,5 +22,5 @@ def test_folds_are_disjoint_and_of_one_size(labels):
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_rows_are_left_to_learn_from(n):
+def test_training_rows_remain(n):
     assert not held_out(["a"] * n, 0.99).all()

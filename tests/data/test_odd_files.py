@@ -1,7 +1,7 @@
-"""Odd files: each is read rightly, or one clear line says what to do. Nothing changes its meaning without a word.
+"""Odd files: each is read correctly, or one clear line says what to do. Nothing changes its meaning silently.
 
-Every case is a table with a column ``a`` and a label; what is expected is the values of ``a`` as they are learned
-from, the categories, or the text of the error. A case is read whole and in batches.
+Every case is a table with a column ``a`` and a label; it expects the values of ``a``, its categories, or the text of
+the error. Each case is read whole and in batches.
 """
 
 import datetime
@@ -27,7 +27,7 @@ LABEL = [i % 2 for i in range(12)]
 
 
 def text(cells, name="a", separator=",", end="\n", label=None, before="", after=""):
-    """Return a text file of one column and the label."""
+    """Returns a text file with one column and the label."""
     rows = [f"{c}{separator}{y}{after}" for c, y in zip(cells, LABEL if label is None else label, strict=False)]
     return before + end.join([f"{name}{separator}label{after}", *rows, ""])
 
@@ -96,7 +96,7 @@ BOTH = {"alter": "a", "y": "label"}
 EXCHANGED = text(LABEL, label=NUMBERS)
 
 CASES = {
-    # how text is written
+    # formats of text files
     "byte order mark": (raw("\ufeff" + text(NUMBERS)), NUMBERS),
     "utf-16": (raw(text(NUMBERS).encode("utf-16")), NUMBERS),
     "utf-16 big end": (raw(b"\xfe\xff" + text(NUMBERS).encode("utf-16-be")), NUMBERS),
@@ -169,7 +169,7 @@ CASES = {
     "blank lines at the end": (raw(text(NUMBERS) + "\n\r\n\n"), NUMBERS),
     "blank lines and categories": (raw(text(TWO, end="\r\n\r\n")), ["f", "m"]),
     "a long cell": (raw("a,label,note\n1,0," + "x" * 200_000 + "\n2,1,\n"), [1, 2]),
-    # what is no table
+    # not a table
     "packed without saying so": (raw(gzip.compress(text(NUMBERS).encode())), "is packed; let its name end in .csv.gz"),
     "Excel without saying so": (raw(b"PK\x03\x04" + bytes(99)), "is an archive or an Excel file; let its name end in"),
     "a web page": (raw("<html><table>"), "is a web page or XML, not CSV"),
@@ -248,7 +248,7 @@ CASES = {
     "nothing at all": (csv(twelve("NA", "")), [NAN] * 12),
     "one number that is none": (csv(twelve(*range(11), ">600")), MIXED + r"1 of its 12 cells \(row 12\) is no number"),
     "0, 1, unknown": (csv(twelve(0, 1, "unknown")), MIXED + r"4 of its 12 cells \(rows 3, 6, 9, ...\) are no numbers"),
-    # what columns are
+    # types of columns
     "ISO dates": (csv(twelve("2020-01-31", "2020-02-01")), twelve(DAY, DAY + 1)),
     "German dates": (csv(twelve("31.01.2020", "1.2.2020")), twelve(DAY, DAY + 1)),
     "dates with slashes": (csv(twelve("01/31/2020", "02/01/2020")), "whether the day or the month comes first"),
@@ -341,7 +341,7 @@ def test_odd_files(tmp_path, case, memory):
     feature = fed.schema.features[0]
     if isinstance(expected[0], str):
         assert feature.categorical
-        if feature.categories:  # fewer than ten rows of a category are not named
+        if feature.categories:  # categories with fewer than ten rows are not named
             assert list(feature.categories) == expected
     else:
         assert not feature.categorical
@@ -349,8 +349,8 @@ def test_odd_files(tmp_path, case, memory):
 
 
 @pytest.mark.parametrize("cells", [("1.234", "2.500"), ("1,5", "1.234")])
-def test_numbers_that_may_mean_two_things_are_not_predicted(tmp_path, cells):
-    """A table that is read by a schema, or holds all sites, stops too; categories are no numbers."""
+def test_ambiguous_numbers_are_refused_in_prediction(tmp_path, cells):
+    """A table that is read by a schema, or that holds all sites, stops too; categories are not numbers."""
     path = csv(twelve(*cells), separator=";")(tmp_path)
     model = sv.ForestClassifier(2).fit(pl.DataFrame({"a": NUMBERS}), LABEL)
     with pytest.raises(sv.SchemaError, match="writes numbers"):
@@ -362,16 +362,16 @@ def test_numbers_that_may_mean_two_things_are_not_predicted(tmp_path, cells):
     assert sv.federate_rows(sv.Table(path, decimal=","), site="site").sites == ["x"]
 
 
-def test_blank_lines_are_no_rows_to_predict(tmp_path):
+def test_blank_lines_are_not_predicted(tmp_path):
     forest = sv.ForestClassifier(2).fit(pl.DataFrame({"a": NUMBERS, "b": TWO}), LABEL).forest_
     path = tmp_path / "t.csv"
     path.write_text("a,b\n\n1.5,f\n,\n\n2.5,m\n\n\n")
-    assert len(forest.predict(path)) == 3  # a row without values is one
+    assert len(forest.predict(path)) == 3  # a row without values counts as one
     named = sv.federate_rows({"x": raw(text(TWO, end="\n\n", label=twelve("1", "2")))(tmp_path)}, label="a")
     assert len(named.site("x").part(named.schema)) == 12
 
 
-def test_kinds_of_columns_that_are_not_there():
+def test_kinds_of_missing_columns():
     part = pl.DataFrame({"ward": LABEL, "label": LABEL, "patient": range(12)})
     with pytest.raises(
         sv.InputError, match=r"kinds names 'wards', which is not a column at any site; did you mean 'ward'"
@@ -402,7 +402,7 @@ def test_two_hundred_sites():
         sv.federate_rows({f"site {i}": odd if i == 7 else part for i in range(200)})
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path):
+def test_a_file_changed_during_reading(tmp_path):
     path = csv(NUMBERS)(tmp_path)
     fed = sv.federate_rows({"north": path}, memory=1 << 12)
     path.write_text(text(NUMBERS[:6]))
@@ -431,7 +431,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
         {"rename": None},
     ],
 )
-def test_options_that_cannot_be_meant(options):
+def test_invalid_reading_options(options):
     with pytest.raises(sv.InputError, match=next(iter(options))):
         sv.Table("t.csv", **options)
 
@@ -451,11 +451,11 @@ def test_options_in_a_study_file(tmp_path):
         read_study(study)
 
 
-def test_a_column_called_otherwise_at_one_site(tmp_path):
-    """The forest is the one of tables that call it alike, and `silvan check` shows what is read as what."""
+def test_a_column_with_another_name_at_one_site(tmp_path):
+    """The forest equals that of tables with uniform names, and `silvan check` shows how columns are read."""
     from helpers.runs import silvan
 
-    from silvan.study.study_file import make_federation, read_study
+    from silvan.study.study_file import fingerprint_of, make_federation, read_study
 
     (tmp_path / "north.csv").write_text(text(NUMBERS, name="age"))
     (tmp_path / "south.csv").write_text(text(NUMBERS, name="age"))
@@ -471,9 +471,9 @@ def test_a_column_called_otherwise_at_one_site(tmp_path):
     shown = " ".join(silvan("check", study).output.split())
     assert "The file of south is read with 'alter' as 'age' and 'krank' as 'label'." in shown
     other = study.read_text().replace("krank =", "krnk =")
-    before = read_study(study).fingerprint("1")
+    before = fingerprint_of(read_study(study), "1")
     study.write_text(other)
-    assert read_study(study).fingerprint("1") != before
+    assert fingerprint_of(read_study(study), "1") != before
     with pytest.raises(sv.InputError, match=r"south.*rename names the column 'krnk', .*; did you mean 'krank'\?"):
         make_federation(read_study(study))
     study.write_text(other.replace('"label"', "1"))
@@ -487,8 +487,8 @@ def test_tables_can_be_compared_and_kept_in_sets(tmp_path):
     assert repr(one) == repr(two) == "Table('t.csv', rename={'a': 'b', 'c': 'd'})"
 
 
-def test_an_archive_that_is_made_to_fill_the_memory(tmp_path, monkeypatch):
-    """2.3 MB took 4 GB; here in small."""
+def test_a_zip_bomb(tmp_path, monkeypatch):
+    """2.3 MB used to take 4 GB; here in small."""
     monkeypatch.setattr(table_file, "_LARGE", 1 << 16)
     for path, cells in (
         ("bomb.zip", ["0"] * 100_000),

@@ -1,4 +1,4 @@
-"""Copies of rows are pointed out, and people who are merely alike are not."""
+"""Duplicate rows are reported, and people who merely look alike are not."""
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ def grades(n=1000):
 
 
 def rare(n=1000):
-    """Truth values, most of them rare: 32 rows are possible."""
+    """Booleans, most of them rarely true: 32 rows are possible."""
     rng = random()
     columns = {f"b{i}": (rng.random(n) < p).astype(int) for i, p in enumerate((0.01, 0.05, 0.5, 0.9))}
     return pl.DataFrame({**columns, "label": rng.integers(0, 2, n)})
@@ -88,7 +88,7 @@ def told(*frames, batched=False):
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_rows_that_are_alike_by_chance_are_no_copies(name):
+def test_rows_alike_by_chance_are_not_reported(name):
     frame = ALIKE[name]
     half = len(frame) // 2
     assert told(frame) == []
@@ -97,7 +97,7 @@ def test_rows_that_are_alike_by_chance_are_no_copies(name):
 
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("name", [name for name in ALIKE if ALIKE[name].n_unique() >= 10])
-def test_a_table_that_is_there_three_times(name, batched):
+def test_a_table_repeated_three_times(name, batched):
     [line] = told(pl.concat([ALIKE[name]] * 3).sample(fraction=1.0, shuffle=True, seed=1), batched=batched)
     assert line.startswith("the table of site 0: each row is there 3 times, equal in all columns")
 
@@ -117,19 +117,19 @@ def test_rows_of_two_sites_are_counted_whatever_their_types():
     assert "site 0 and site 1 (40 rows), site 0 and site 2 (5 rows): are the same people at both sites?" in line
 
 
-def test_a_few_copies_are_not_worth_a_word():
+def test_a_few_copies_are_not_reported():
     frame = measured()
     assert told(pl.concat([frame, frame[:2]])) == []
     assert told(frame[:200], frame[198:]) == []
 
 
-def test_only_the_first_rows_are_compared_and_that_is_said(monkeypatch):
+def test_the_comparison_is_limited_and_says_so(monkeypatch):
     monkeypatch.setattr(repeated_rows, "MOST_ROWS", 200)
     frame = measured(190)
     [line] = told(pl.concat([frame, frame]))
     assert "10 rows of the first 200 repeat others" in line
 
 
-def test_missing_cells_and_cells_of_mixed_types_are_cells():
+def test_missing_and_mixed_cells_are_compared():
     frame = pd.DataFrame({"x": [None, 1, "a"] * 4, "y": [0.5, np.nan, 2.5] * 4, "z": np.arange(12) / 7})
     assert told(frame.assign(label=[0, 1] * 6)) == []

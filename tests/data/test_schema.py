@@ -1,4 +1,4 @@
-"""Schemas: what contradicts itself is refused, and JSON gives back the same schema."""
+"""Schemas: contradictions are refused, and JSON gives back the same schema."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def test_json_round_trip(schema):
 
 
 @given(schemas(), schemas())
-def test_hash_tells_schemas_apart(one, other):
+def test_the_hash_distinguishes_schemas(one, other):
     assert (one.hash == other.hash) == (one.to_json() == other.to_json())
 
 
@@ -112,7 +112,7 @@ def test_values_of_numpy_become_plain_ones():
         Feature("ward", "categorical", categories=(1, 2))
 
 
-def test_names_depend_on_nothing_but_the_schema():
+def test_names_depend_only_on_the_schema():
     assert Schema.of(["a"]).hash != Schema.of(["b"]).hash
     assert Schema.of(["a"], "y").hash != Schema.of(["a"], "z").hash
     first = Schema.of([Feature("f", "categorical", categories=("a", "b"))])

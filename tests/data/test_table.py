@@ -1,4 +1,4 @@
-"""Reading tables: every kind of source gives the same frame, and what is no table is refused plainly."""
+"""Reading tables: every kind of source gives the same frame, and anything else gets a plain error."""
 
 import gzip
 import subprocess

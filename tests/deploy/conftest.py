@@ -1,4 +1,4 @@
-"""What the tests of machines share."""
+"""Shared by the tests of machines."""
 
 import logging
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _own_logger():
-    """Leave the logger as it was: a site's job sends its lines elsewhere."""
+    """Restores the logger, because a site's job redirects its lines."""
     logger = logging.getLogger("silvan")
     before, propagate = list(logger.handlers), logger.propagate
     yield

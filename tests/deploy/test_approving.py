@@ -1,4 +1,4 @@
-"""What an owner is shown of a study, what an approval of it holds, and that a site keeps to it."""
+"""What an owner sees of a study, what an approval contains, and that a site respects it."""
 
 import threading
 
@@ -29,15 +29,15 @@ def study(learner='kind = "HistogramForest"', top="", schema=""):
     return parse_remote_study(f"{TOP}{top}\n[learner]\n{learner}\n{schema}")
 
 
-def test_the_id_is_bound_to_the_whole_text():
-    """Texts whose digests begin with the same 48 bits are two studies."""
+def test_the_id_covers_the_whole_text():
+    """Texts whose digests share their first 48 bits are two studies."""
     one, other = (parse_remote_study(text) for text in (approval_collision.HARMLESS, approval_collision.HARMFUL))
     assert one.digest[:12] == other.digest[:12]
     assert one.unique_name != other.unique_name
     assert len(one.unique_name.split()[-1]) == 64
 
 
-def test_an_approval_holds_what_was_shown(member):
+def test_an_approval_contains_what_was_shown(member):
     plan = study(top='test = 0.25\nsums = "masked"\nquorum = 2')
     member.note_study(plan)
     shown = explain(member, plan)
@@ -63,7 +63,7 @@ def test_an_approval_holds_what_was_shown(member):
 
 @pytest.mark.parametrize("private", ["tables", "levels", "input"])
 def test_a_private_study_is_shown_too(member, private):
-    """Whatever its rows times epsilon come to, no kind is asked that was not shown."""
+    """Whatever the rows and epsilon, no message kind is requested that was not shown."""
     plan = study(f'kind = "HistogramForest"\nepsilon = 0.1\nprivate = "{private}"', 'sums = "masked"', SCHEMA)
     kinds = {
         "tables": {"CountPeople", "CountColumns", "CountTables", "CountScores"},
@@ -73,7 +73,7 @@ def test_a_private_study_is_shown_too(member, private):
     assert {"DealKey", "TakeKey", *kinds} <= set(approve_study(member, plan).messages)
 
 
-def test_a_study_that_cannot_be_tried(member):
+def test_a_study_without_a_trial(member):
     """There are fewer sites than clusters: nothing is approved unless the owner names what may leave."""
     plan = study('kind = "BOFRF"\nclusters = 40')
     assert try_out(plan) is None
@@ -84,7 +84,7 @@ def test_a_study_that_cannot_be_tried(member):
     assert approve_study(member, plan, messages=["Describe"]).messages == ["Describe"]
 
 
-def test_a_policy_that_forbids_what_a_study_asks(member):
+def test_a_policy_that_forbids_the_study(member):
     (member.path / "site.toml").write_text('table = "x.csv"\n[policy]\napprove = true\nmessages = ["Describe"]\n')
     again, plan = JoinedSite(member.path), study()
     assert any("Your policy does not allow ListColumns" in line for line in explain(again, plan).lines)
@@ -92,8 +92,8 @@ def test_a_policy_that_forbids_what_a_study_asks(member):
         approve_study(again, plan)
 
 
-def test_a_budget_that_forbids_what_a_study_asks(member):
-    """What is answered without noise is refused by a site with a privacy budget, whatever its owner approves."""
+def test_a_budget_too_small_for_the_study(member):
+    """A site with a privacy budget refuses replies without noise, whatever its owner approves."""
     settings = 'table = "x.csv"\n[policy]\napprove = true\nepsilon = 1.0\nmessages = ["*", "CountGrid"]\n'
     (member.path / "site.toml").write_text(settings)
     again, plan = JoinedSite(member.path), study()
@@ -104,14 +104,14 @@ def test_a_budget_that_forbids_what_a_study_asks(member):
     assert not any("without noise" in line for line in explain(again, private).lines)
 
 
-def test_nobody_knows_yet_who_takes_part(member):
+def test_participants_not_known_yet(member):
     (member.path / "roster.json").unlink()
     with pytest.raises(InputError, match="not all sites have joined"):
         approve_study(member, study())
     assert approve_study(member, study(top='sites = ["north", "south"]')).sites == ["north", "south"]
 
 
-def test_a_command_is_not_made_of_what_a_coordinator_wrote(member):
+def test_commands_contain_no_text_of_the_coordinator(member):
     plan = parse_remote_study('name = "x\'; touch /tmp/x; \'"\nlabel = "y"\n[learner]\n')
     member.note_study(plan)
     said = silvan("site", "approve", member.path).output
@@ -123,7 +123,7 @@ def test_a_command_is_not_made_of_what_a_coordinator_wrote(member):
 
 
 def test_a_study_that_an_owner_declines(member):
-    """With a reason, which the coordinator learns; it withdraws an approval, and a later one takes it back."""
+    """The coordinator learns the reason; a refusal withdraws an approval, and a later approval reverts it."""
     plan = study()
     member.note_study(plan)
     approve_study(member, plan)
@@ -148,15 +148,15 @@ def test_a_short_name_that_two_studies_share(member):
     assert member.folder.approvals.listed() == []
 
 
-def test_a_site_answers_the_study_that_it_was_made_for():
+def test_a_site_serves_only_its_study():
     gate = Gate(Policy(), terms=Terms("one"))
     gate.check_kind(HANDLERS["Describe"][0], "one", [])
     with pytest.raises(RefusedError, match="at work on another study"):
         gate.check_kind(HANDLERS["Describe"][0], "other", [])
 
 
-def test_approvals_that_are_made_at_once(tmp_path):
-    """By several processes: none is lost."""
+def test_concurrent_approvals(tmp_path):
+    """By several processes: no decision is lost."""
     known = [Approvals(tmp_path / APPROVALS) for _ in range(6)]
     threads = [
         threading.Thread(target=approvals.approve, args=(Approval(study=f"study {i}", messages=["*"]),))
@@ -175,8 +175,8 @@ def test_a_site_does_not_read_a_learner_with_wrong_parameters(line):
         study(f'kind = "HistogramForest"\n{line}', schema=SCHEMA)
 
 
-def test_parameters_that_do_not_go_together_are_shown_as_such(member):
-    """A site's process does not load learners; its owner reads why, and other studies are shown as ever."""
+def test_incompatible_parameters_are_shown_as_such(member):
+    """A site's process does not load learners; its owner reads why, and other studies are shown as usual."""
     plan = study('kind = "HistogramForest"\nepsilon = 1.0\nvote = "hard"', schema=SCHEMA)
     member.note_study(plan)
     shown = explain(member, plan)
@@ -202,8 +202,8 @@ def test_parameters_that_do_not_go_together_are_shown_as_such(member):
         ('kind = "AutoForest"\nchoose = false\nthreshold = "f1"', 5, 3),
     ],
 )
-def test_how_many_models_are_judged_is_the_texts_word(member, learner, models, to_fit):
-    """``to_fit``: without test rows, those that are evaluated on training rows."""
+def test_the_text_fixes_the_number_of_evaluated_models(member, learner, models, to_fit):
+    """``to_fit``: without test rows, models are evaluated on training rows."""
     plan = study(learner, "test = 0.25")
     member.note_study(plan)
     assert member.gate(plan).terms.models == models

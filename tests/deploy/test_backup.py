@@ -1,4 +1,4 @@
-"""Backups of a site's and a coordinator's folder, and what happens when one is put back."""
+"""Backups of a site's and a coordinator's folder, and what happens when one is restored."""
 
 import shutil
 import sqlite3
@@ -84,14 +84,14 @@ def test_a_coordinators_journal_is_copied_while_it_is_written(made, tmp_path):
     (hub.path / "runs" / "heart").mkdir(parents=True)
     journal = Journal(hub.path / "runs" / "heart" / "journal.sqlite")
     journal.keep("question", {"north": Entry("kind", b"body", 1, 2)})
-    with closing(sqlite3.connect(journal.path)) as busy:  # another reader, so that the log is not folded in
+    with closing(sqlite3.connect(journal.path)) as busy:  # another reader, so that the log is not merged
         busy.execute("SELECT * FROM reply").fetchall()
         assert backup_coordinator(hub.path, tmp_path / "copy")
     assert Journal(tmp_path / "copy" / "runs" / "heart" / "journal.sqlite").find("question")["north"].body == b"body"
     assert CoordinatorFiles(tmp_path / "copy").read() == hub.read()
 
 
-def test_nothing_is_written_over(site, tmp_path):
+def test_nothing_is_overwritten(site, tmp_path):
     (tmp_path / "there").mkdir()
     for target in (tmp_path / "there", site.path / "inside"):
         with pytest.raises(InputError, match="name a new folder outside of"):
@@ -99,7 +99,7 @@ def test_nothing_is_written_over(site, tmp_path):
 
 
 def test_a_link_in_a_folder_is_not_followed(site, tmp_path):
-    """Whoever can make a link there would have any file of the machine copied."""
+    """Otherwise anybody who can create a link there could have any file of the machine copied."""
     (tmp_path / "elsewhere").write_text("a secret of another program")
     (site.path / "notes.txt").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"notes.txt is a link"):

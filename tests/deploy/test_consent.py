@@ -10,7 +10,7 @@ SITES = ["north", "south", "west"]
 
 
 def answers(text, sites=SITES, **policy):
-    """Return the three answers about a study, each as one text."""
+    """Returns the three answers about a study, each as one text."""
     study = parse_remote_study(f'name = "heart"\n{text}')
     return [" ".join(texts) for _, texts in consent(study, sites, Policy(**policy)).parts()]
 
@@ -41,7 +41,7 @@ def test_who_sees_what_follows_from_the_study(text, place, said):
     assert said in answers(ROWS + text)[place]
 
 
-def test_models_of_one_site_are_not_said_to_leave_where_only_counts_do():
+def test_local_models_are_not_listed_where_only_counts_leave():
     assert "trained on your rows alone" not in answers(f'{ROWS}[learner]\nkind = "HistogramForest"')[1]
 
 

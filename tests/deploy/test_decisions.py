@@ -1,4 +1,4 @@
-"""Who decided what at a site: by name, in its ledger. And what the doctor finds of the site's table."""
+"""Decisions at a site are in its ledger, by name; and what the doctor finds about its table."""
 
 import pytest
 from helpers.joining import make_hub, serving, write_table
@@ -17,7 +17,7 @@ STUDY = parse_remote_study('name = "heart"\nlabel = "label"\nsites = ["north"]\n
 
 @pytest.fixture
 def member(tmp_path):
-    """A site that has joined, and a study that came in."""
+    """A site that has joined, and a study that has arrived."""
     hub = make_hub(tmp_path, ["north"])
     with serving(hub):
         made = JoinedSite.join(tmp_path / "north", hub.invite("north"), write_table(tmp_path), None, {"approve": True})
@@ -92,7 +92,7 @@ def test_the_doctor_reads_the_table(member):
         ("postgresql://reader@127.0.0.1:1/clinic?table=t", "no PostgreSQL server listens at '127.0.0.1', port 1"),
     ],
 )
-def test_the_doctor_finds_a_table_that_cannot_be_read(member, table, said):
+def test_the_doctor_reports_an_unreadable_table(member, table, said):
     """A file that was moved, a database that is stopped."""
     member.settings_file.write_text(f'table = "{table}"\n')
     found = table_check(JoinedSite(member.path))
@@ -100,7 +100,7 @@ def test_the_doctor_finds_a_table_that_cannot_be_read(member, table, said):
     assert said in found.text
 
 
-def test_a_site_that_is_stopped_does_not_start(member):
+def test_a_stopped_site_does_not_start(member):
     from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 
     CoordinatorFiles(member.path.parent / "hub").stop_site("north", "two processes answered for it")
@@ -109,7 +109,7 @@ def test_a_site_that_is_stopped_does_not_start(member):
 
 
 def test_a_folder_with_a_space_in_its_path_is_refused(tmp_path):
-    """FLARE cuts the command that starts a job at spaces, so that every study would fail."""
+    """FLARE splits the command that starts a job at spaces, so every study would fail."""
     (tmp_path / "my sites").mkdir()
     with pytest.raises(SilvanError, match="FLARE starts no job in a folder with a space in its path"):
         make_hub(tmp_path / "my sites")

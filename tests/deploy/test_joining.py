@@ -1,4 +1,4 @@
-"""Joining a federation: keys on the spot, an invitation that is good once, one line for whatever is wrong."""
+"""Joining a federation: keys made locally, invitations that work once, one line for each failure."""
 
 import shutil
 import ssl
@@ -44,7 +44,7 @@ GUESSED = "guessed"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """One that tests take copies of: keys take a while to make."""
+    """A template that tests copy, because making keys takes a while."""
     return make_hub(tmp_path_factory.mktemp("made"))
 
 
@@ -71,7 +71,7 @@ def test_a_site_joins(hub, tmp_path):
     certificate = read_certificate((startup / "client.crt").read_bytes())
     check_certificate(certificate, hub.authority.certificate)
     key = (startup / "client.key").read_text()
-    for path in hub.path.rglob("*"):  # a site's key is nowhere but at the site
+    for path in hub.path.rglob("*"):  # a site's key never leaves the site
         assert not path.is_file() or key not in path.read_text(errors="replace")
 
 
@@ -81,7 +81,7 @@ def test_everybody_reads_the_same_words(hub, tmp_path):
     south = join(hub, tmp_path, "south")
     words = {roster_fingerprint(roster) for roster in (north.pin_roster(), south.pin_roster(), hub.roster())}
     assert len(words) == 1
-    assert len(words.pop().split()) == 16  # 128 bits: whoever shows two lists chooses both
+    assert len(words.pop().split()) == 16  # 128 bits: an attacker who shows two lists chooses both
 
 
 def test_other_keys_are_refused_once_all_are_known(hub, tmp_path):
@@ -98,7 +98,7 @@ def test_other_keys_are_refused_once_all_are_known(hub, tmp_path):
 
 
 def accept(member, hub):
-    """Do what an owner does who compares the words."""
+    """Does what an owner does who compares the words."""
     words = roster_fingerprint(hub.roster())
     shown = silvan("site", "roster", member.path)
     assert words in " ".join(shown.output.split())
@@ -106,7 +106,7 @@ def accept(member, hub):
 
 
 def test_a_new_roster_is_accepted_by_its_words(hub, tmp_path):
-    """Words of another list are refused, whoever sent that in the meantime; nothing is started."""
+    """The words of another list are refused, whoever sent that list in the meantime; nothing is started."""
     north = join(hub, tmp_path)
     join(hub, tmp_path, "south")
     before = north.pin_roster()
@@ -122,8 +122,8 @@ def test_a_new_roster_is_accepted_by_its_words(hub, tmp_path):
     assert list(north.roster().sites) == ["north", "south", "west"]
 
 
-def test_a_site_that_is_added_stops_no_study(hub, tmp_path):
-    """A study has the sites that it came with: whether the others have accepted the new one, or not yet."""
+def test_adding_a_site_stops_no_study(hub, tmp_path):
+    """A study keeps the sites that it started with, whether or not the others have accepted the new one."""
     north = join(hub, tmp_path)
     join(hub, tmp_path, "south")
     north.pin_roster()
@@ -145,7 +145,7 @@ def test_a_site_that_is_added_stops_no_study(hub, tmp_path):
         north.note_sites(plan, ["north", "south", "west"])
 
 
-def test_a_study_goes_on_with_the_sites_it_began_with(hub, tmp_path):
+def test_a_study_continues_with_its_original_sites(hub, tmp_path):
     """At the coordinator as well."""
     supervise = pytest.importorskip("silvan.deploy.service.supervise", reason="nvflare is not installed")
     for site in ("north", "south"):
@@ -162,7 +162,7 @@ def test_a_study_goes_on_with_the_sites_it_began_with(hub, tmp_path):
 
 
 def request(hub, folder, **changes):
-    """Make a request to join as north, with some of it as given."""
+    """Makes a request to join as north, with some fields replaced."""
     key, store, trusted = Key.generate(), MemoryStore(), changes.pop("trusted", hub.trusted)
     csr = make_request(make_key(folder / f"{len(list(folder.iterdir()))}.key"), "north").decode()
     bare = JoinRequest(site="north", secret=hub.invite("north").secret, request=csr)
@@ -181,7 +181,7 @@ def test_a_request_is_signed_with_all_its_keys(hub, tmp_path):
         {"signature": ""},
         {"seal_proof": ""},
         {"trusted": Trusted(Key.generate().public, hub.trusted.root)},
-        {"seal": "00" * 32},  # one with which all have the same in common
+        {"seal": "00" * 32},  # one with which everybody has the same in common
     ):
         error, said = (FormatError, "public key") if changes == {"seal": "00" * 32} else (InputError, "not signed with")
         with pytest.raises(error, match=said):
@@ -191,7 +191,7 @@ def test_a_request_is_signed_with_all_its_keys(hub, tmp_path):
 
 
 def test_the_sealing_key_of_another_site(hub, tmp_path):
-    """Who signs for it with a key of its own does not have it."""
+    """Signing with another key does not prove possession of the site's."""
     south = join(hub, tmp_path, "south")
     key = Key.generate()
     bare = msgspec.structs.replace(request(hub, tmp_path), key=key.public.hex(), seal=public_key(south.store).hex())
@@ -215,7 +215,7 @@ def test_words_depend_on_both_sides(hub, tmp_path):
 
 
 @pytest.mark.parametrize("answer", [{}, {"certificate": 3}, {"certificate": "no", "signature": "00"}])
-def test_an_answer_that_the_coordinator_did_not_sign(hub, tmp_path, answer):
+def test_a_reply_without_the_coordinators_signature(hub, tmp_path, answer):
     with (
         mock.patch.object(CoordinatorFiles, "admit", return_value=answer),
         pytest.raises((FederationError, InputError), match=r"not as a coordinator does|has not the coordin"),
@@ -237,7 +237,7 @@ def replaced(hub, _):
 
 
 def foreign(hub, folder):
-    """Whoever answers must have the certificate that the invitation trusts."""
+    """The replying server must have the certificate that the invitation trusts."""
     other = Authority.create(folder / "other", "heart").certificate
     return msgspec.structs.replace(hub.invite("north"), root=pem(other).decode())
 
@@ -253,7 +253,7 @@ INVITES = {
 
 
 @pytest.mark.parametrize("case", INVITES)
-def test_an_invitation_is_good_once_and_for_one_site(hub, tmp_path, case):
+def test_an_invitation_works_once_for_one_site(hub, tmp_path, case):
     make, said = INVITES[case]
     invite = make(hub, tmp_path)
     with pytest.raises(FederationError, match=said):
@@ -273,7 +273,7 @@ def test_nothing_is_signed_before_the_secret_is_right(hub, monkeypatch):
 
 @pytest.mark.parametrize("name", invitation_paths.NAMES)
 def test_an_invitation_cannot_lead_out_of_its_folder(tmp_path, name):
-    """The site's folder is called as the invitation says."""
+    """The site's folder has the name in the invitation."""
     path = tmp_path / "x.invite"
     path.write_bytes(msgspec.json.encode({**invitation_paths.GOOD, "site": name}))
     with pytest.raises(FormatError, match="not an invitation"):
@@ -339,7 +339,7 @@ def test_two_sites_with_one_key(hub, tmp_path):
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b"\xff", b'{"site": 1}', b'{"site": "north", "versions": 3}', b"x" * 70000]
 )
-def test_nonsense_is_answered_with_a_line(hub, body):
+def test_nonsense_gets_a_one_line_reply(hub, body):
     import http.client
 
     content = hub.read()
@@ -353,7 +353,7 @@ def test_nonsense_is_answered_with_a_line(hub, body):
     assert not hub.read().sites["north"].key
 
 
-def test_a_site_that_is_taken_out(hub, tmp_path):
+def test_a_removed_site(hub, tmp_path):
     north = join(hub, tmp_path)
     south = join(hub, tmp_path, "south")
     north.pin_roster()
@@ -401,7 +401,7 @@ def empty_invite(folder):
         (empty_invite, FormatError, "not an invitation"),
     ],
 )
-def test_files_that_are_something_else(tmp_path, use, error, said):
+def test_unrelated_files(tmp_path, use, error, said):
     with pytest.raises(error, match=said):
         use(tmp_path)
 
@@ -432,7 +432,7 @@ def test_settings_of_a_site(hub, tmp_path):
 # -- certificates
 
 
-def test_a_certificate_is_good_for_its_time_and_federation(tmp_path):
+def test_a_certificate_is_valid_for_its_time_and_federation(tmp_path):
     authority = Authority.create(tmp_path / "authority", "heart")
     signed = authority.sign(make_request(make_key(tmp_path / "key"), "north"), "north", days=1)
     certificate = read_certificate(signed)
@@ -448,7 +448,7 @@ def test_a_certificate_is_good_for_its_time_and_federation(tmp_path):
 
 
 def test_a_certificate_is_renewed(hub, tmp_path, monkeypatch):
-    """By the key that the site joined with, before its end or after it; with no other key, and at no other time."""
+    """With the key that the site joined with, before or after the certificate expires; with no other key or time."""
     north = join(hub, tmp_path)
     startup = north.path / "kit" / "startup"
     csr = make_request(load_key(startup / "client.key"), "north")
@@ -474,7 +474,7 @@ def test_a_certificate_is_renewed(hub, tmp_path, monkeypatch):
 
 
 def test_certificates_of_the_coordinator_are_renewed(hub):
-    """For the same keys and names; those that have time are left as they are."""
+    """For the same keys and names; certificates with time left stay as they are."""
     server, admin = (hub.path / name for name in ("server/startup/server.crt", "admin/startup/client.crt"))
     assert hub.ending() == []
     csr = make_request(load_key(server.with_suffix(".key")), "localhost")
@@ -503,8 +503,8 @@ def test_a_request_is_signed_in_the_name_that_was_invited(tmp_path):
         authority.sign(b"nothing", "north")
 
 
-def test_a_certificate_is_good_for_one_purpose(tmp_path):
-    """A site's is a client's: with it nobody passes for the coordinator."""
+def test_a_certificate_is_valid_for_one_purpose(tmp_path):
+    """A site's certificate is a client's: nobody can use it to impersonate the coordinator."""
     authority = Authority.create(tmp_path / "authority", "heart")
     request = make_request(make_key(tmp_path / "key"), "north")
     purposes = {"client": (ExtendedKeyUsageOID.CLIENT_AUTH, ()), "server": (ExtendedKeyUsageOID.SERVER_AUTH, ("host",))}
@@ -565,16 +565,16 @@ def test_a_doctor_at_the_coordinator(hub, tmp_path):
         lambda text: text.replace('"host": "', '"host": "-'),
     ],
 )
-def test_an_invitation_that_was_changed_on_its_way(made, tmp_path, change):
-    """Cut off, quoted, re-encoded: said to be that, before anything is made or anybody is called."""
+def test_a_damaged_invitation(made, tmp_path, change):
+    """Truncated, quoted, re-encoded: reported before anything is created or anybody is contacted."""
     path = tmp_path / "north.invite"
     path.write_text(change(msgspec.json.format(msgspec.json.encode(made.invite("north"))).decode()), "latin-1")
     with pytest.raises(FormatError, match="not an invitation, or changed on its way; ask for it again, as a file"):
         Invite.read(path)
 
 
-def test_a_table_is_looked_at_within_memory(tmp_path, monkeypatch):
-    """Joining and starting read no table whole, whatever it is."""
+def test_a_table_is_checked_within_memory(tmp_path, monkeypatch):
+    """Joining and starting never read a whole table, of any kind."""
     import sqlite3
 
     def whole(*_, **__):

@@ -1,6 +1,6 @@
-"""Studies inside a federation that FLARE provisioned, without FLARE: its folders, certificates and jobs in one process.
+"""Studies inside a federation that FLARE provisioned: its folders, certificates and jobs in one process, without FLARE.
 
-Real processes are in tests/test_flare_native.py.
+tests/test_flare_native.py runs real processes.
 """
 
 import json
@@ -60,7 +60,7 @@ def study(more=""):
 
 @pytest.fixture(scope="module")
 def provisioned(tmp_path_factory):
-    """FLARE's startup folders of a server and three sites, and those of another federation with the same names."""
+    """FLARE's startup folders of a server and three sites, and of another federation with the same names."""
     folder = tmp_path_factory.mktemp("provisioned")
     for name in ("ours", "theirs"):
         authority = Authority.create(folder / f"{name}.authority", name)
@@ -88,7 +88,7 @@ class Federation:
 
     folder: Path
     away: set = field(default_factory=set)
-    left: int | None = None  # after how many messages the job is ended
+    left: int | None = None  # the job ends after this many messages
     job: str = "job-1"
 
     def workspace(self, name):
@@ -101,7 +101,7 @@ class Federation:
         return self.workspace(name) / "silvan"
 
     def run(self, plan):
-        """Run a job of a study; return the folder of its results."""
+        """Runs a job of a study; returns the folder of its results."""
         arguments = job_arguments(plan, plan.site_names)
         here = [site for site in SITES if site not in self.away]
         servers = {site: SiteExecutor(**arguments).make_server(self.folders(site)) for site in here}
@@ -144,7 +144,7 @@ def expected(federation, sites=SITES, plan=None):
 
 
 def lines(federation, site):
-    """Return how many lines of a site's ledger are about requests; others are about decisions of its owner."""
+    """Returns how many lines of a site's ledger are about requests; others are about decisions of its owner."""
     path = federation.state(site) / "ledger.jsonl"
     outcomes = [json.loads(line)["line"]["outcome"] for line in path.read_text().splitlines()] if path.exists() else []
     return len([outcome for outcome in outcomes if outcome != "decided"])
@@ -163,7 +163,7 @@ def test_a_study_gives_the_forest_of_one_process_in_the_results_of_the_job(feder
     assert all(lines(federation, site) for site in SITES)
 
 
-def test_a_job_that_is_submitted_again_goes_on_and_then_asks_nothing(federation):
+def test_a_resubmitted_job_resumes_and_then_sends_nothing(federation):
     federation.left = 20
     with pytest.raises(AbortedError):
         federation.run(study())
@@ -179,14 +179,14 @@ def test_a_job_that_is_submitted_again_goes_on_and_then_asks_nothing(federation)
     assert [lines(federation, site) for site in SITES] == before
 
 
-def test_masked_sums_with_a_secret_key_of_row_draws(federation):
+def test_masked_sums_with_a_secret_sampling_key(federation):
     plan = study('sums = "masked"')
     plan = parse_remote_study(plan.text.replace("published", "secret"))
     assert federation.run(plan).read().status == "done"
 
 
-def test_a_site_that_is_away(federation):
-    """With a quorum the study goes on without it, and one that left may have begun with it."""
+def test_an_absent_site_in_a_job(federation):
+    """With a quorum the study continues without it, even if the lost site was there at the start."""
     federation.away = {"west"}
     with pytest.raises(FederationError, match="site 'west': was not connected when FLARE started the job"):
         federation.run(study())
@@ -201,7 +201,7 @@ def test_a_site_that_is_away(federation):
 
 
 def test_a_site_whose_owner_must_approve(federation):
-    """The command takes FLARE's folder of the site, or the one that silvan made in it."""
+    """The command accepts FLARE's folder of the site, or the one that silvan made in it."""
     settings(federation, "north", 'table = "../rows.parquet"\n[policy]\napprove = true\n')
     plan = study("approval_days = 0.000001")
     with pytest.raises(FederationError, match="its owner has not approved the study yet"):
@@ -216,7 +216,7 @@ def test_a_site_whose_owner_must_approve(federation):
 
 
 def test_what_a_site_logs_stays_in_its_folder(federation, caplog):
-    """FLARE sends the error logs of jobs to the server unless its own settings say otherwise."""
+    """FLARE sends the error logs of jobs to the server unless its settings say otherwise."""
     settings(federation, "west", 'table = "/nowhere/of/this/name.csv"\n')
     with pytest.raises(FederationError, match="site 'west' takes no part: it cannot take part; its owner sees why"):
         federation.run(study())
@@ -228,8 +228,8 @@ def test_what_a_site_logs_stays_in_its_folder(federation, caplog):
     assert "nowhere" not in caplog.text
 
 
-def test_a_file_that_is_written_otherwise(federation):
-    """A table that silvan.toml says how to read gives the same forest; site check reads it so too."""
+def test_a_file_in_another_format(federation):
+    """A table with reading options in silvan.toml gives the same forest; site check reads it in the same way."""
     plain = federation.run(study()).read().models
     rows = pl.read_parquet(federation.workspace("west") / "rows.parquet")
     written = federation.workspace("west") / "rows.csv"
@@ -256,7 +256,7 @@ def test_a_site_without_settings_takes_no_part(federation):
         federation.run(study())
 
 
-def test_files_in_a_folder_that_the_owner_names(federation, tmp_path):
+def test_files_in_a_configured_folder(federation, tmp_path):
     settings(federation, "north", f'table = "../rows.parquet"\nfolder = "{tmp_path}/of-{{site}}"\n')
     (federation.workspace(SERVER) / "local" / "silvan.toml").write_text(f'folder = "{tmp_path}/of-server"\n')
     settings(federation, "south", 'table = "../rows.parquet"\nsimulator = 1\n')
@@ -275,7 +275,7 @@ def credentials(folder, name):
 
 
 def introductions(folder, plan, keys):
-    """Everybody's introductions: the coordinator's, then those of the sites."""
+    """All introductions: the coordinator's, then those of the sites."""
     made = [SignedKeys("" if name == SERVER else name, *keys[name]) for name in (SERVER, *SITES)]
     return [credentials(folder, one.name or SERVER).sign(one, plan) for one in made]
 
@@ -308,13 +308,13 @@ def as_another(own, ours, theirs, plan):
 
 
 def by_another_root(own, ours, theirs, plan):
-    """A certificate in north's name that another federation's root signed."""
+    """A certificate in north's name, signed by the root of another federation."""
     forged = credentials(theirs, "north").sign(SignedKeys("north", own[1].key, own[1].seal), plan)
     return [own[0], forged, *own[2:]]
 
 
 def with_another_seal(own, ours, theirs, plan):
-    """The coordinator puts its own key in place of the one that north's secrets are sealed for."""
+    """The coordinator replaces the key that north's secrets are sealed for with its own."""
     return [own[0], msgspec.structs.replace(own[1], seal=Key.generate().public), *own[2:]]
 
 
@@ -375,8 +375,8 @@ def test_a_site_with_a_foreign_certificate_takes_no_part(federation, provisioned
     assert all(lines(federation, site) == 0 for site in SITES)
 
 
-def test_keys_are_the_same_for_the_whole_of_a_study(federation):
-    """A site refuses a coordinator, or others, with new keys; so does the coordinator."""
+def test_keys_stay_the_same_during_a_study(federation):
+    """A site refuses a coordinator or other sites with new keys; so does the coordinator."""
     federation.left = 20
     with pytest.raises(AbortedError):
         federation.run(study())
@@ -401,7 +401,7 @@ def test_no_message_is_answered_before_the_introductions(federation):
 
 
 def test_the_simulator_has_no_certificates(federation):
-    """There names are not checked, which only a site's own settings can say."""
+    """Names are not checked there, which only a site's own settings can say."""
     for site in SITES:
         shutil.rmtree(federation.workspace(site) / "startup")
     (federation.workspace(SERVER) / "local" / "silvan.toml").write_text("simulator = true\n")
@@ -413,8 +413,8 @@ def test_the_simulator_has_no_certificates(federation):
     assert sv.Forest.load(run.file("model.silvan")).hash == expected(federation)
 
 
-def test_a_site_that_has_joined_is_never_taken_for_one_of_flares(tmp_path, federation):
-    """A job cannot choose how a site knows the others: with silvan's own joining, the keys of joining count."""
+def test_a_joined_site_never_uses_flares_trust(tmp_path, federation):
+    """A job cannot choose how a site knows the others: after silvan's own joining, the keys of joining apply."""
     hub = make_hub(tmp_path, ("north",))
     with serving(hub):
         member = JoinedSite.join(tmp_path / "joined", hub.invite("north"), write_table(tmp_path), None, {})
@@ -459,13 +459,13 @@ def test_the_folder_of_a_job(tmp_path):
         ("name = 'a'\nsites = ['a', 'b']\nsums = 'masked'\n", "masked sums take at least"),
     ],
 )
-def test_a_study_that_makes_no_job(tmp_path, text, why):
+def test_a_study_unsuitable_for_a_job(tmp_path, text, why):
     with pytest.raises(InputError, match=why):
         write_study_job(parse_remote_study(text), tmp_path / "job")
 
 
 @pytest.mark.parametrize("name", ["Herz & Kreislauf", "ärzte", "--", "_x"])
-def test_names_of_jobs_are_such_as_flare_takes(name):
+def test_job_names_are_valid_in_flare(name):
     plan = parse_remote_study(f"name = '{name}'\n")
     assert job_name(plan).endswith(plan.digest[:12])
     assert job_name(plan)[0].isalnum()
@@ -487,7 +487,7 @@ def test_a_recipe_makes_the_same_job_and_ships_no_code(tmp_path):
     assert len(list(job.rglob("config_fed_client.json"))) == len(SITES)
 
 
-def test_a_folder_of_no_site(tmp_path):
+def test_a_folder_without_a_site(tmp_path):
     shown = CliRunner().invoke(app, ["site", "status", str(tmp_path)])
     assert "no site here" in shown.output
     with pytest.raises(InputError, match="it names the site's table"):
@@ -502,7 +502,7 @@ def examined(folder):
 
 
 def test_doctor_knows_flares_folders(federation):
-    """The allow list is what is forgotten; keys that others can read, and certificates, are looked at as anywhere."""
+    """The allow list is easily forgotten; keys that others can read and certificates are checked as anywhere."""
     north, server = federation.workspace("north"), federation.workspace(SERVER)
     assert "no resources.json" in examined(north)["allow list"].text
     for folder in (north, server):
@@ -527,7 +527,7 @@ def test_doctor_knows_flares_folders(federation):
 
 
 def test_flares_folders_are_copied(federation, tmp_path):
-    """What silvan keeps is copied with the settings; a site that goes on from the copy asks its owner first."""
+    """silvan's files are copied with the settings; a site that continues from the copy asks its owner first."""
     federation.run(study())
     north, server = federation.workspace("north"), federation.workspace(SERVER)
     (north / "pid.fl").write_text(str(os.getppid()))

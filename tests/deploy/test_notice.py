@@ -1,4 +1,4 @@
-"""A site's owner hears of a study that waits, once."""
+"""A site's owner is notified once of a waiting study."""
 
 import sys
 import time
@@ -28,7 +28,7 @@ def with_command(member, command):
     return JoinedSite(member.path)
 
 
-def test_the_owner_hears_of_a_study_once(member, tmp_path):
+def test_the_owner_is_notified_once(member, tmp_path):
     heard = tmp_path / "heard"
     code = f'import os; open("{heard}", "a").write(os.environ["SILVAN_SITE"] + " " + os.environ["SILVAN_STUDY"])'
     member = with_command(member, f"{sys.executable} -c '{code}'")
@@ -41,7 +41,7 @@ def test_the_owner_hears_of_a_study_once(member, tmp_path):
     assert not notify(JoinedSite(member.path), STUDY)
 
 
-def test_without_a_command_or_with_one_that_is_not_there(member):
+def test_a_missing_notification_command(member):
     assert not notify(member, STUDY)
     member = with_command(member, "/no/such/program")
     assert not notify(member, STUDY)

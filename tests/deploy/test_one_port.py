@@ -1,4 +1,4 @@
-"""The coordinator's one port: who is told from whom, and who is let in."""
+"""The coordinator's single port: how callers are distinguished, and who is let in."""
 
 import ssl
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from silvan.deploy.service.one_port import Gatekeeper, protocols_of
 
 
 def hello(*protocols):
-    """The first message of a caller, as the system's own TLS writes it."""
+    """The first message of a caller, as the system's TLS library writes it."""
     context = ssl.create_default_context()
     if protocols:
         context.set_alpn_protocols(list(protocols))
@@ -29,12 +29,12 @@ def hello(*protocols):
 
 
 @pytest.mark.parametrize("protocols", [(), (JOINING,), (PROCESS + "ab" * 16,), ("h2", "http/1.1", JOINING)])
-def test_a_caller_says_what_it_wants_in_its_first_message(protocols):
+def test_the_first_message_identifies_the_service(protocols):
     assert protocols_of(hello(*protocols)) == list(protocols)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 6, 43, 44, 60, 100, -1])
-def test_a_first_message_that_is_cut_or_nonsense_names_nothing_wrong(cut):
+def test_damaged_first_messages_cause_no_error(cut):
     assert set(protocols_of(hello(JOINING)[:cut])) <= {JOINING, JOINING[:-1]}
     assert protocols_of(b"GET / HTTP/1.1\r\n\r\n") == []
     assert protocols_of(b"\x16\x03\x01\xff\xff\x01" + b"\xff" * cut) == []
@@ -42,7 +42,7 @@ def test_a_first_message_that_is_cut_or_nonsense_names_nothing_wrong(cut):
 
 @pytest.fixture
 def gate(tmp_path):
-    """A coordinator's port of a federation with one site; and the site."""
+    """The port of a coordinator with one site; and the site."""
     hub = make_hub(tmp_path, ["north"])
     with serving(hub):
         member = JoinedSite.join(tmp_path / "north", hub.invite("north"), write_table(tmp_path), None, {})
@@ -54,14 +54,14 @@ class Caller(SimpleNamespace):
 
 
 def caller(member, process):
-    """A connection of a process of a site, and whether it was closed."""
+    """A connection of a site's process, and whether it was closed."""
     closed = []
     key = key_digest((member.startup / "client.crt").read_bytes())
     named = {"key": key, "name_of_site": member.name, "peer": f"address of {process}", "process": process}
     return Caller(**named, close=lambda: closed.append(True), closed=closed)
 
 
-def test_a_site_may_be_restarted_and_come_back_as_often_as_it_likes(gate):
+def test_a_site_may_restart_any_number_of_times(gate):
     port, hub, member = gate
     for process in ("one", "one", "one", "two", "two", "three", "", "three"):
         assert port.enter(caller(member, process))
@@ -69,7 +69,7 @@ def test_a_site_may_be_restarted_and_come_back_as_often_as_it_likes(gate):
 
 
 def test_two_processes_of_one_site_are_both_stopped(gate):
-    """The first one comes back after the second: neither replaced the other. Both read why; one is let in again."""
+    """The first one returns after the second: neither replaced the other. Both read why; one is let in again."""
     port, hub, member = gate
     forgotten = []
     port.forget = forgotten.append
@@ -88,8 +88,8 @@ def test_two_processes_of_one_site_are_both_stopped(gate):
     assert port.enter(caller(member, "two"))
 
 
-def test_a_site_that_is_taken_out_is_disconnected_and_refused(gate):
-    """Also if another joins in its name: a certificate is known by its key."""
+def test_a_removed_site_is_disconnected_and_refused(gate):
+    """Even if another joins in its name: a certificate is identified by its key."""
     port, hub, member = gate
     here = caller(member, "one")
     assert port.enter(here)
@@ -110,7 +110,7 @@ def test_a_renewed_certificate_is_let_in(gate):
     assert port.enter(caller(member, "one"))
 
 
-def test_nothing_is_said_of_a_coordinator_that_does_not_answer(gate, tmp_path):
+def test_an_unreachable_coordinator_is_not_accused(gate, tmp_path):
     _, hub, member = gate
     told = ask_coordinator(*member.membership.service)
     assert told.sites["north"].stopped == ""

@@ -1,4 +1,4 @@
-"""Studies over columns between machines, with real folders and the jobs' own classes; only FLARE is left out."""
+"""Studies over columns between machines, with real folders and the real job classes; only FLARE is left out."""
 
 import re
 
@@ -55,7 +55,7 @@ TRIED = {}
 
 @pytest.fixture(autouse=True)
 def _tried_once(monkeypatch):
-    """Try a study out for the first party that is shown it: the others would be shown the same."""
+    """Runs the trial for the first party that sees the study: the others would see the same."""
     try_out = explaining.try_out
 
     def once(plan, n_sites):
@@ -68,7 +68,7 @@ def _tried_once(monkeypatch):
 
 @pytest.fixture
 def run_study(joined):
-    """Run a study as the server's job does; returns the run and what was carried."""
+    """Runs a study as the server's job does; returns the run and all messages."""
     hub, members, *_ = joined
     return lambda plan, stop_after=None: run_job(hub, members, plan, stop_after)
 
@@ -82,7 +82,7 @@ STUDIES = {
 
 
 def check_shown(members, plan):
-    """Check that all that parties were asked is in the text that their owners approve, and first in an announcement."""
+    """Checks that all requests to parties are in the text that their owners approve, and in the announcement."""
     answered = set()
     for member in members.values():
         lines = [line for line in JoinedSite(member.path).folder.ledger.lines() if line.study == plan.unique_name]
@@ -97,7 +97,7 @@ def check_shown(members, plan):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_study, monkeypatch, name):
-    """Parties killed on the way go on; new ids are scored by shares that never left, and kept by the label holder."""
+    """Killed parties resume; new ids are scored by shares that never left, and the label holder keeps the scores."""
     hub, members, *_ = joined
     plan = STUDIES[name]
     if name == "encrypted":
@@ -125,7 +125,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
     assert record.received == list(PARTIES)
     shown = check_shown(members, plan)
     assert "Announce" in shown
-    for party, member in members.items():  # only who holds the label is sent figures
+    for party, member in members.items():  # only the label holder receives metrics
         own = JoinedSite(member.path)
         kept = read_results(own, plan)
         assert (kept.record.evaluation, kept.model) == (record.evaluation if party == HOLDER else [], None)
@@ -150,7 +150,7 @@ def test_the_same_model_as_in_one_process_and_predictions_that_stay(joined, run_
         path.unlink()
 
 
-def test_nothing_that_travels_or_is_kept_names_a_column_or_a_category(run_study):
+def test_messages_and_files_contain_no_names_of_columns_or_categories(run_study):
     plan = study("names", **SMALL)
     run, carrier = run_study(plan)
     names = {name for table in parties.tables().values() for name in table.columns} - {"label", ID, "client"}
@@ -163,8 +163,8 @@ def test_nothing_that_travels_or_is_kept_names_a_column_or_a_category(run_study)
         assert not any(pattern.search(text) for text in texts), word
 
 
-def test_every_study_has_keys_of_its_own(run_study):
-    """The coordinator cannot tell by digests that the same person is in two studies."""
+def test_every_study_has_its_own_keys(run_study):
+    """Digests do not let the coordinator link a person between two studies."""
     plans = [study("one", **SMALL), study("two", **SMALL)]
     carriers = [run_study(plan)[1] for plan in plans]
     for party in PARTIES:
@@ -178,7 +178,7 @@ def test_every_study_has_keys_of_its_own(run_study):
         two.check_study(plans[0].unique_name)
 
 
-def test_a_prediction_is_of_the_model_that_was_approved(joined, run_study):
+def test_predictions_use_the_approved_model(joined, run_study):
     hub, members, *_ = joined
     plans = [study("first", **SMALL), study("second", **SMALL, min_samples_leaf=3)]
     for plan in plans:
@@ -190,8 +190,8 @@ def test_a_prediction_is_of_the_model_that_was_approved(joined, run_study):
         site.check_model(other.predict.model)
 
 
-def test_what_the_owner_is_told(joined):
-    """Partitions, who sees what, and exactly the messages that are then asked."""
+def test_what_the_owner_reads(joined):
+    """Partitions, who sees what, and exactly the messages that are then requested."""
     _, members, *_ = joined
     shop = JoinedSite(members["shop"].path)
     shown = explain(shop, STUDIES["forest"])
@@ -235,7 +235,7 @@ def test_a_party_that_would_refuse_does_so_before_anything_is_asked(joined, run_
         assert {line.kind for line in lines if line.study == plan.unique_name} == {"Announce", "CompareLedgers"}
 
 
-def test_what_was_approved_is_enough_and_all(joined, run_study):
+def test_exactly_the_approved_requests_occur(joined, run_study):
     _, members, paths, new = joined
     plan = study("approved", **SMALL)
     try:
@@ -276,7 +276,7 @@ def test_a_site_that_cannot_be_a_party_says_why(joined, more, said):
     ],
 )
 def test_the_party_that_the_text_names_holds_the_label(joined, party, holder, said):
-    """Labels themselves: tests/attacks/test_vertical_attacks.py."""
+    """For labels themselves see tests/attacks/test_vertical_attacks.py."""
     made = make_site(JoinedSite(joined[1][party].path), study("held", more=f'label_holder = "{holder}"\n', **SMALL))
     with pytest.raises(RefusedError, match=said or "have not agreed on a key"):
         introduce(made, Introduce())

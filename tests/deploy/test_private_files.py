@@ -1,4 +1,4 @@
-"""Keys that others can read are refused wherever they are used, and logs do not grow for ever."""
+"""Keys that others can read are refused everywhere, and logs do not grow without limit."""
 
 import logging.handlers
 import shutil
@@ -61,7 +61,7 @@ def test_nothing_starts_or_signs_with_a_key_that_others_can_read(made, tmp_path,
 # -- logs
 
 
-def test_long_logs_are_put_aside(tmp_path, monkeypatch):
+def test_long_logs_are_rotated(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "MAX_LOG", 10)
     log = tmp_path / "site.log"
     for i in range(6):

@@ -1,4 +1,4 @@
-"""Processes in the background and in the foreground: both are known by their folder, and there is one of each."""
+"""Processes in the background and in the foreground: a folder identifies each, and there is only one per folder."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def background(tmp_path):
 
 
 def in_foreground(folder):
-    """Start another process that becomes the folder's."""
+    """Starts another process that becomes the folder's."""
     code = (
         f"from pathlib import Path; from silvan.deploy.service.process import Background; "
         f"Background(Path({str(folder)!r}), 'site').become({SLEEP!r}, Path({str(folder)!r}))"
@@ -35,7 +35,7 @@ def in_foreground(folder):
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
 
 
-def test_a_process_in_the_foreground_is_known_and_can_be_stopped(tmp_path, background):
+def test_a_foreground_process_is_found_and_can_be_stopped(tmp_path, background):
     with in_foreground(tmp_path) as process:
         wait_for(lambda: background.pid == process.pid)
         process.poll()
@@ -46,7 +46,7 @@ def test_a_process_in_the_foreground_is_known_and_can_be_stopped(tmp_path, backg
 
 @pytest.mark.parametrize("first", ["background", "foreground"])
 @pytest.mark.parametrize("second", ["background", "foreground"])
-def test_a_second_one_is_refused_with_a_word_to_both(tmp_path, background, first, second):
+def test_a_second_process_is_refused_with_a_message(tmp_path, background, first, second):
     running = None
     if first == "background":
         background.start(SLEEP, tmp_path)
@@ -69,7 +69,7 @@ def test_a_second_one_is_refused_with_a_word_to_both(tmp_path, background, first
 
 
 def test_a_process_that_ended_by_itself_is_reaped(tmp_path, background):
-    """Or it stays in the list of processes for as long as the one that started it."""
+    """Otherwise it stays in the process list as long as its parent runs."""
     pid = background.start(["-c", "pass"], tmp_path)
     wait_for(lambda: background.pid is None)
     assert is_running(pid)  # ended, and still listed

@@ -1,4 +1,4 @@
-"""A process that is ready for a job takes it; where there is none, or it has ended, a new one is started."""
+"""A waiting process takes over a job; if there is none, or it has ended, a new one is started."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ STUDY = {"job_id": "one"}
 
 
 class _Context:
-    """What a launcher asks FLARE's context for: where the job's own code would be, and no arguments."""
+    """What a launcher needs of FLARE's context: the place of the job's own code, and no arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.workspace = SimpleNamespace(get_app_custom_dir=lambda job: str(folder / "custom"))
@@ -47,12 +47,12 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Any:
     launcher.handle_event(EventType.SYSTEM_END, None)
 
 
-def test_the_studies_that_load_what_is_compiled_run() -> None:
+def test_prepared_studies_run() -> None:
     tiny_studies.run(at_site=False)
 
 
-def test_what_a_site_loads_before_a_job_holds_nothing_that_only_a_coordinator_needs() -> None:
-    """Learners and scikit-learn, with what that loads, would take 90 MB of every site."""
+def test_a_waiting_site_loads_nothing_for_coordinators() -> None:
+    """Learners and scikit-learn, with their imports, would take 90 MB at every site."""
     load = "silvan.deploy.jobs.ready_process.load('nvflare.private.fed.app.client.worker_process')"
     names = ["sklearn", "pandas", "silvan.learners.base", "silvan.tree.grow", "silvan.deploy.jobs.tiny_studies"]
     loaded = f"print([m for m in {names} if m in sys.modules])"
@@ -78,7 +78,7 @@ def test_a_job_goes_to_the_process_that_waits(
     assert "--job_id" in capfd.readouterr().out  # it became FLARE's program, with the job's arguments
 
 
-def test_a_process_that_has_ended_is_not_given_a_job(launcher: _Launcher, tmp_path: Path) -> None:
+def test_an_ended_process_gets_no_job(launcher: _Launcher, tmp_path: Path) -> None:
     launcher.prepare()
     waiting = launcher._waiting
     assert waiting is not None
@@ -90,7 +90,7 @@ def test_a_process_that_has_ended_is_not_given_a_job(launcher: _Launcher, tmp_pa
     assert handle.poll() == JobReturnCode.SUCCESS
 
 
-def test_a_job_with_code_of_its_own_gets_a_new_process(launcher: _Launcher, tmp_path: Path) -> None:
+def test_a_job_with_custom_code_gets_a_new_process(launcher: _Launcher, tmp_path: Path) -> None:
     launcher.prepare()
     (tmp_path / "custom").mkdir()
     handle = launcher.launch_job(STUDY, _Context(tmp_path))
@@ -111,7 +111,7 @@ def test_a_process_that_waits_ends_with_its_launcher(launcher: _Launcher) -> Non
     assert waiting.poll() == 0
 
 
-def test_none_is_kept_ready_where_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_waits_if_the_setting_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(READY_PROCESS, "off")
     launcher = _Launcher()
     launcher.handle_event(EventType.SYSTEM_START, None)

@@ -1,4 +1,4 @@
-"""What sites get at the end of a study: the signed model, their own figures, and nothing of other sites alone."""
+"""What sites get at the end of a study: the signed model, their metrics, and nothing about single other sites."""
 
 from types import SimpleNamespace
 from unittest import mock
@@ -39,7 +39,7 @@ def study(name, more="", sites=SITES):
 
 
 def join(folder, tables):
-    """A coordinator, and a site for each table, which all know one another."""
+    """A coordinator, and a site for each table, which all know each other."""
     hub, members = make_hub(folder, list(tables)), {}
     with serving(hub):
         for site, rows in tables.items():
@@ -66,7 +66,7 @@ def silvan(*words):
     return CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "200"})
 
 
-def test_every_site_has_the_model_its_own_figures_and_those_over_all(joined, tmp_path):
+def test_every_site_gets_the_model_and_its_metrics_and_overall_ones(joined, tmp_path):
     hub, members = joined
     plan = study("forest")
     run, _ = run_job(hub, members, plan)
@@ -96,7 +96,7 @@ def test_every_site_has_the_model_its_own_figures_and_those_over_all(joined, tmp
     page = results(members, plan, "north").run.file("report.html").read_text()
     assert "copy for north" in page
     assert "3 sites" in page
-    assert "south" not in page.replace("north, south, west", "")  # the study's own text names all sites
+    assert "south" not in page.replace("north, south, west", "")  # the study's text names all sites
     assert "south" not in results(members, plan, "north").run.file(EVALUATION).read_text()
     assert "forest (" in silvan("site", "model", members["north"].path).output
     assert "At the end you are sent the model, your own metrics and those over all" in " ".join(
@@ -120,8 +120,8 @@ def test_a_site_decides_by_the_study_s_threshold(joined, tmp_path):
     assert found["prediction"].n_unique() == 2
 
 
-def test_of_two_sites_none_can_take_its_own_figures_off(joined):
-    """Over both less its own are the other's: only where the study says so."""
+def test_with_two_sites_none_can_subtract_its_metrics(joined):
+    """The total minus a site's own metrics would be the other site's: only if the study says so."""
     hub, members = joined
     pair = {site: members[site] for site in SITES[:2]}
     quiet, shared = (study(name, more, sites=SITES[:2]) for name, more in (("two", ""), ("open", 'metrics = "all"')))
@@ -136,8 +136,8 @@ def test_of_two_sites_none_can_take_its_own_figures_off(joined):
 
 
 @pytest.mark.parametrize("common", [True, False])
-def test_a_site_gets_its_own_model_and_the_common_one(joined, monkeypatch, common):
-    """Where sites use models of their own; south uses the common one if there is one."""
+def test_a_site_gets_its_model_and_the_shared_one(joined, monkeypatch, common):
+    """Where sites use individual models; south uses the shared one if there is one."""
     hub, members = joined
     plan = study(f"personal {common}")
     trees = [sv.MergedForest(n).fit(sv.federate_rows({"a": table("binary", n=60)})).forest_ for n in (1, 2, 3)]
@@ -153,7 +153,7 @@ def test_a_site_gets_its_own_model_and_the_common_one(joined, monkeypatch, commo
 
 @pytest.fixture(scope="module")
 def differing(tmp_path_factory):
-    """Three sites; at the last the label means the opposite."""
+    """Three sites; at the last one the label means the opposite."""
     rows = table("binary", n=450)
     tables = {site: rows[i::3] for i, site in enumerate(SITES)}
     swap = pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes"))
@@ -173,7 +173,7 @@ max_depth = 4
 """
 
 
-def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
+def test_a_personal_forest_stays_at_its_site(differing, tmp_path):
     hub, members, tables = differing
     plan = parse_remote_study(AUTO)
     run, carrier = run_job(hub, members, plan)
@@ -210,11 +210,11 @@ def test_a_forest_that_a_site_made_is_at_the_site_alone(differing, tmp_path):
     said = silvan("predict", run.folder, rows, "--site", "west")
     assert said.exit_code == 1
     assert "is made of its own rows and is at the site alone" in " ".join(said.output.split())
-    said = silvan("predict", run.folder, rows)  # the shared forest is for everybody
+    said = silvan("predict", run.folder, rows)  # everybody gets the shared forest
     assert said.exit_code == 0
 
 
-def test_at_the_site_predictions_are_by_the_forest_that_it_made(differing, tmp_path):
+def test_a_site_predicts_with_its_personal_forest(differing, tmp_path):
     hub, members, tables = differing
     plan = parse_remote_study(AUTO.replace('"auto"', '"at the site"'))
     run_job(hub, members, plan)
@@ -228,8 +228,8 @@ def test_at_the_site_predictions_are_by_the_forest_that_it_made(differing, tmp_p
         assert pl.read_csv(tmp_path / "out.csv")["prediction"].to_list() == made.predict(pl.read_csv(rows)).tolist()
 
 
-def test_a_forest_that_a_site_made_and_lost(differing):
-    """The site says so, and does not hand out the shared forest in its place; the rest of the results is there."""
+def test_a_lost_personal_forest(differing):
+    """The site says so and does not hand out the shared forest instead; the other results are there."""
     hub, members, _ = differing
     plan = parse_remote_study(AUTO.replace('"auto"', '"lost"'))
     run_job(hub, members, plan)
@@ -243,8 +243,8 @@ def test_a_forest_that_a_site_made_and_lost(differing):
         results(members, plan, "west")
 
 
-def test_no_message_writes_the_forest_that_a_site_made(differing):
-    """A coordinator cannot pass off a forest of its own as the site's; one that is left over is not used."""
+def test_messages_cannot_replace_a_personal_forest(differing):
+    """A coordinator cannot pass off its own forest as the site's; a stale one is not used."""
     hub, members, _ = differing
     plan = parse_remote_study(AUTO.replace('"auto"', '"forged"'))
     run_job(hub, members, plan)
@@ -259,8 +259,8 @@ def test_no_message_writes_the_forest_that_a_site_made(differing):
     assert set(results(members, plain, "north").models) == {MODEL}
 
 
-def test_a_site_that_was_away_gets_them_when_the_study_is_run_again(joined):
-    """Nothing else is asked then, and who has them is not sent them again; a changed table does not matter."""
+def test_an_absent_site_gets_results_when_the_study_is_rerun(joined):
+    """Nothing else is requested then, and sites with the results do not get them again; tables may have changed."""
     hub, members = joined
     _, carrier = run_job(hub, members, study("nobody is away"))
     run, again = run_job(hub, members, study("nobody is away"))
@@ -286,7 +286,7 @@ def test_a_site_that_was_away_gets_them_when_the_study_is_run_again(joined):
     assert results(members, plan, "south").record.copy_for == "south"
 
 
-def test_what_is_not_the_coordinators_is_not_used(joined, tmp_path):
+def test_unsigned_results_are_not_used(joined, tmp_path):
     hub, members = joined
     plan = study("signed")
     run_job(hub, members, plan)

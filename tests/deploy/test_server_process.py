@@ -1,4 +1,4 @@
-"""A server that is started again while sites try to reach it."""
+"""A server that restarts while sites try to reach it."""
 
 import logging
 
@@ -14,7 +14,7 @@ from silvan.deploy.service.flare_server import sign_again
 
 
 def make_server(ready):
-    """Return FLARE's own way of signing, at a server that has its certificate once it is ready."""
+    """Returns FLARE's own way of signing, at a server that has its certificate once it is ready."""
 
     class Server:
         my_own_auth_client_name = my_own_token = "server"  # noqa: S105  its name
@@ -32,8 +32,8 @@ def make_server(ready):
 
 
 @pytest.mark.parametrize(("mended", "last"), [(False, "NA"), (True, "signature")])
-def test_a_message_that_came_too_early_leaves_no_server_without_a_signature(mended, last):
-    """Without what is mended here, FLARE keeps that it could not sign; if this fails, FLARE has mended it itself."""
+def test_an_early_message_does_not_break_signing(mended, last):
+    """Without our fix FLARE caches the failed signature; if this test fails, FLARE has fixed it."""
     ready = []
     server_class = make_server(ready)
     if mended:

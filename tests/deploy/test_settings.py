@@ -1,4 +1,4 @@
-"""What a site's owner may get wrong in site.toml and silvan.toml: one clear line each, with its place in the file."""
+"""Mistakes of owners in site.toml and silvan.toml: one clear line each, with its place in the file."""
 
 import msgspec
 import pytest
@@ -8,7 +8,7 @@ from silvan.cli.main import app
 from silvan.deploy.membership.coordinator_folder import Membership
 
 TABLE = 'table = "t.csv"\n'
-WRONG = [  # what the file says, the line that is pointed to (0: none), what is said
+WRONG = [  # content of the file, the line of the error (0: none), the message
     ("table = 5", 1, "table must be text, got 5"),
     ('tabel = "t.csv"', 1, "unknown key 'tabel'; did you mean 'table'?"),
     ("", 1, "table is missing: a path, or the address of a database"),
@@ -101,7 +101,7 @@ def test_silvan_toml(flare_site, text, line, expected):
     check_line(said(flare_site / "silvan"), flare_site / "local" / "silvan.toml", line, expected)
 
 
-def test_a_column_called_otherwise(member):
+def test_a_renamed_column(member):
     (member / "site.toml").write_text(TABLE + '[reading.rename]\nage = "years"\n')
     shown = said(member, 0)
     assert "years" in shown
@@ -111,14 +111,14 @@ def test_a_column_called_otherwise(member):
     assert "did you mean 'age'?" in said(member)
 
 
-def test_files_that_are_no_text_or_not_there(member):
+def test_binary_and_missing_files(member):
     (member / "site.toml").write_bytes(b"\xff")
     check_line(said(member), member / "site.toml", 0, "not UTF-8 text; save it as such")
     (member / "site.toml").unlink()
     check_line(said(member), member / "site.toml", 0, "cannot be read: no such file")
 
 
-def test_a_path_is_one_from_the_file_s_own_folder(member, monkeypatch):
+def test_paths_are_relative_to_the_file(member, monkeypatch):
     """Wherever the command, or the site's process, was started."""
     monkeypatch.chdir("/")
     (member / "site.toml").write_text(TABLE)

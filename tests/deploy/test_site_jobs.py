@@ -1,4 +1,4 @@
-"""A site's side of a job, without FLARE's processes: who answers, when, and what the coordinator learns."""
+"""A site's side of a job, without FLARE's processes: who replies, when, and what the coordinator learns."""
 
 import json
 from importlib.metadata import version
@@ -77,7 +77,7 @@ def study(request):
 
 
 def test_an_owner_who_declines(joined, study):
-    """The coordinator reads the owner's words; with a quorum the study goes on; an approval takes it back."""
+    """The coordinator reads the owner's words; with a quorum the study continues; an approval reverts the refusal."""
     north = joined[1]["north"]
     fed = federate(joined, study)
     with pytest.raises(SiteError, match="its owner has not approved the study yet"):
@@ -93,8 +93,8 @@ def test_an_owner_who_declines(joined, study):
     assert list(federate(joined, study).ask(Describe())) == SITES
 
 
-def test_a_table_that_changes_while_a_study_waits(joined, study):
-    """What counts are the rows that were there when the owner approved; the job that waited reads them then."""
+def test_a_table_changed_during_the_wait(joined, study):
+    """The rows at the time of approval count; the waiting job then reads them."""
     north = joined[1]["north"]
     fed = federate(joined, study)
     with pytest.raises(SiteError, match="has not approved"):
@@ -116,8 +116,8 @@ def test_a_study_over_sites_whose_keys_were_not_accepted(joined, study):
         federate(joined, study, sites=[*SITES, "west"]).ask(Describe())
 
 
-def test_the_owner_is_told_why(joined, study):
-    """Others learn that a site takes no part; its own log and ``site status`` say why, and where the log is."""
+def test_the_owner_learns_why(joined, study):
+    """Others learn that a site takes no part; its log and ``site status`` say why, and where the log is."""
     member = JoinedSite(joined[1]["south"].path)
     before = (member.path / "site.toml").read_text()
     (member.path / "site.toml").write_text(before.replace(".csv", ".gone.csv"))
@@ -138,7 +138,7 @@ def test_the_owner_is_told_why(joined, study):
 
 
 def test_approvals_that_cannot_be_read(joined, study):
-    """The site takes no part and says no more; its own log does."""
+    """The site takes no part and gives no reason; its own log does."""
     path = joined[1]["north"].path / APPROVALS
     before = path.read_bytes() if path.exists() else b"[]"
     path.write_text("nonsense")
@@ -150,7 +150,7 @@ def test_approvals_that_cannot_be_read(joined, study):
 
 
 def test_site_check_shows_the_owners_table_as_a_study_would_read_it(joined, tmp_path):
-    """How the file is written is found out or read from site.toml; the study's label, kinds and exclude count."""
+    """The file's format is detected or read from site.toml; the study's label, kinds and exclude apply."""
     member = JoinedSite(joined[1]["south"].path)
     before = (member.path / "site.toml").read_text()
     rows = "".join(f"{i % 40 + 20},5;00{i % 7 + 1};{'ja' if i % 3 else 'nein'};P{i};{i % 2}\n" for i in range(60))
@@ -175,7 +175,7 @@ def test_site_check_shows_the_owners_table_as_a_study_would_read_it(joined, tmp_
         reading = '[reading]\nseparator = ";"\ndecimal = ","\nencoding = "latin-1"\nmissing = ["nein"]\n'
         (member.path / "site.toml").write_text(f'table = "{path}"\n{reading}[policy]\napprove = false\n')
         found = json.loads(CliRunner().invoke(app, ["site", "check", str(member.path), "--json"]).stdout)
-        assert found["files"] == {}  # nothing had to be found out
+        assert found["files"] == {}  # nothing had to be detected
         columns = {column["name"]: column for column in found["columns"]["south"]}
         assert columns["größe"]["kind"] == "numeric"
         assert columns["raucher"]["missing"] == 20

@@ -1,4 +1,4 @@
-"""Studies between machines that judge every row: splits under one approval, drawn by sites' own secrets."""
+"""Studies between machines that evaluate every row: splits by secrets of the sites, under one approval."""
 
 import re
 import sqlite3
@@ -46,7 +46,7 @@ def study(name, more="", repeats=2):
 
 @pytest.fixture(scope="module")
 def joined(tmp_path_factory):
-    """A federation of which north's owner must approve studies; south and west have the same table."""
+    """A federation in which north's owner must approve studies; south and west have the same table."""
     folder = tmp_path_factory.mktemp("joined")
     hub, rows = make_hub(folder, SITES), table("binary", n=ROWS)
     members = {}
@@ -62,14 +62,14 @@ def joined(tmp_path_factory):
 
 
 def asked(carrier):
-    """Return the studies that questions were of, in order, each once."""
+    """Returns the studies that requests belonged to, in order, each once."""
     envelopes = [wire.decode(body, Envelope) for body in carrier.carried]
     return list(dict.fromkeys(one.study for one in envelopes if not one.sender))
 
 
 @pytest.mark.parametrize(("sums", "repeats"), [("trusted", 2), ("masked", 1)])
-def test_every_row_is_judged(joined, sums, repeats):
-    """As often as the study says, each time by a model of other rows; one approval is for all of it."""
+def test_every_row_is_evaluated(joined, sums, repeats):
+    """As often as the study says, each time with a model of other rows; one approval covers all of it."""
     hub, members = joined
     plan = study(f"rows {sums}", f'sums = "{sums}"', repeats)
     approve_study(members["north"], plan)
@@ -101,7 +101,7 @@ def test_what_the_owner_reads(joined):
     assert {"CountRows", "EvaluateModels"} <= set(shown.asked.messages)
 
 
-def test_a_study_that_was_interrupted_goes_on_with_the_next_split(joined):
+def test_an_interrupted_study_resumes_with_the_next_split(joined):
     hub, members = joined
     plan, undisturbed = (study(name, 'sums = "ring"', 1) for name in ("interrupted", "undisturbed"))
     for one in (plan, undisturbed):
@@ -117,8 +117,8 @@ def test_a_study_that_was_interrupted_goes_on_with_the_next_split(joined):
     assert run.read().status == "done"
 
 
-def test_which_rows_are_in_a_fold_is_a_site_s_own_secret(joined):
-    """Of the same table, under the same seed: nobody else can tell which sum is over which rows."""
+def test_the_rows_of_a_fold_are_a_secret_of_the_site(joined):
+    """From the same table, under the same seed: nobody else can tell which rows a sum covers."""
     _, members = joined
     plan = study("secret")
     carrier = Carrier(members, plan)
@@ -138,8 +138,8 @@ def test_which_rows_are_in_a_fold_is_a_site_s_own_secret(joined):
 
 
 @pytest.mark.parametrize("fold", [Fold(0, 2, 2), Fold(0, 3, 0), Fold(2, 2, 0)])
-def test_splits_that_are_not_of_the_study_are_refused(joined, fold):
-    """A coordinator cannot have rows of its choice kept back, nor more splits than the owner approved."""
+def test_splits_outside_the_study_are_refused(joined, fold):
+    """A coordinator can neither choose the held-out rows nor run more splits than the owner approved."""
     hub, members = joined
     plan = study("others")
     approve_study(members["north"], plan)
@@ -177,7 +177,7 @@ def test_rows_beyond_memory_are_not_split(joined):
 
 @contextmanager
 def changed(member, change):
-    """Have a site read other settings."""
+    """Makes a site read other settings."""
     settings = member.path / "site.toml"
     before = settings.read_text()
     settings.write_text(change(before))
@@ -205,7 +205,7 @@ def test_learners_without_repeats(learner, said):
 
 
 def test_splits_are_verified_too(joined):
-    """Each is closed by itself, and an auditor has the journals of all."""
+    """Each is closed separately, and an auditor has the journals of all."""
     hub, members = joined
     plan = study("audited", 'auditor = "Ada"\nsums = "masked"', repeats=1)
     approve_study(members["north"], plan)
@@ -222,7 +222,7 @@ def test_splits_are_verified_too(joined):
 
 
 def test_each_site_evaluates_a_model_of_the_others(joined):
-    """One approval is for all of it, and an auditor verifies each part."""
+    """One approval covers all of it, and an auditor verifies each part."""
     hub, members = joined
     plan = study("left out", 'auditor = "Ada"', repeats=0)
     shown = " ".join(explain(members["north"], plan).lines)
@@ -252,7 +252,7 @@ def test_each_site_evaluates_a_model_of_the_others(joined):
 
 
 def test_a_site_takes_no_part_in_the_model_that_it_evaluates(joined):
-    """Asked to grow trees in that part, or for a part that is about another site, it refuses."""
+    """It refuses to grow trees in that part, and refuses parts that are about another site."""
     hub, members = joined
     plan = study("others only", repeats=0)
     approve_study(members["north"], plan)
@@ -323,11 +323,11 @@ def with_table(text, path):
     return re.sub(r"(?m)^table = .*$", f'table = "{path}"', text)
 
 
-# -- several rows of a person
+# -- several rows per person
 
 
 def test_a_person_is_on_one_side_of_every_split(joined, tmp_path):
-    """Sites count persons, deal them out to folds by secrets of their own, and send no id."""
+    """Sites count persons, assign them to folds by their own secrets, and send no id."""
     hub, members = joined
     plan = study("persons", 'group = "patient"\nauditor = "Ada"')
     with ExitStack() as stack:
@@ -358,7 +358,7 @@ def test_a_person_is_on_one_side_of_every_split(joined, tmp_path):
 
 
 def test_a_site_counts_what_the_study_says(joined):
-    """Asked for persons in a study of rows, it refuses."""
+    """A site refuses to count persons in a study of rows."""
     hub, members = joined
     plan = study("rows alone", repeats=0)
     approve_study(members["north"], plan)
@@ -374,7 +374,7 @@ def test_a_site_counts_what_the_study_says(joined):
 
 
 def test_columns_that_a_site_lacks_are_missing_or_left_out(joined, tmp_path):
-    """Under masked sums too, and a site answers for no other columns than the study's text allows."""
+    """With masked sums too, and a site replies for no other columns than the study's text allows."""
     hub, members = joined
     south = pl.read_csv(members["south"].settings["table"]).drop("dose")
     south.write_csv(tmp_path / "south.csv")

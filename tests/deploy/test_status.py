@@ -79,7 +79,7 @@ def test_studies_at_a_site(folders):
     (member.path / "asked" / f"{plan.digest}.toml").unlink()
 
 
-def test_figures_for_prometheus(folders):
+def test_metrics_for_prometheus(folders):
     hub, member = folders
     at_hub, at_site = figures(metrics(coordinator_status(hub))), figures(metrics(site_status(member)))
     assert at_hub['silvan_process_up{process="server"}'] == "0"
@@ -92,7 +92,7 @@ def test_figures_for_prometheus(folders):
     )
 
 
-def test_figures_are_served_on_loopback_only(folders):
+def test_metrics_are_served_on_loopback_only(folders):
     hub, _ = folders
     server = make_metrics_server(0, lambda: metrics(coordinator_status(CoordinatorFiles(hub.path))))
     address, port = server.server_address
@@ -116,7 +116,7 @@ def test_figures_are_served_on_loopback_only(folders):
 
 
 def test_the_coordinator_reaches_its_own_server_without_its_public_address(tmp_path):
-    """Behind a router the public name may lead nowhere from inside."""
+    """Behind a router the public name may be unreachable from inside."""
     hub = make_hub(tmp_path, ("north",), host="hub.example.org")
     admin = json.loads((hub.path / "admin" / "startup" / "fed_admin.json").read_text())["admin"]
     assert (admin["host"], admin["server_identity"]) == ("localhost", "hub.example.org")
@@ -127,7 +127,7 @@ LONG = "university-hospital-of-the-northern-lands"
 
 @pytest.fixture(scope="module")
 def long_names(tmp_path_factory):
-    """A coordinator's folder and a site's, with a long name, an approved study and one that waits."""
+    """A coordinator's folder and a site's, with a long name, an approved study and a waiting one."""
     folder = tmp_path_factory.mktemp("widths")
     hub = make_hub(folder, (LONG, "south"))
     with serving(hub):
@@ -147,7 +147,7 @@ def long_names(tmp_path_factory):
 
 
 def shown_at(width, *words):
-    """Run a command in a terminal of some columns: nothing is cut off or wider, but for what is there to be copied."""
+    """Runs a command in a terminal of given width: nothing is cut off or wider, except what is there to be copied."""
     shown = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": str(width)})
     assert shown.exit_code == 0, shown.output
     assert "…" not in shown.output
@@ -157,7 +157,7 @@ def shown_at(width, *words):
 
 
 @pytest.mark.parametrize("width", [120, 80, 60, 40])
-def test_status_and_approvals_are_whole_in_terminals_of_any_width(long_names, width):
+def test_status_and_approvals_are_complete_at_any_terminal_width(long_names, width):
     hub, member = long_names
     at_hub = shown_at(width, "study", "status", hub.path)
     words = [site.words for site in coordinator_status(hub).sites.values()]
@@ -173,7 +173,7 @@ def test_status_and_approvals_are_whole_in_terminals_of_any_width(long_names, wi
 
 
 def test_a_site_with_a_full_disk_still_shows_its_status(folders, monkeypatch):
-    """Files of SQLite take room when they are opened: without any, keys and budget are not known, the rest is."""
+    """Opening a SQLite file takes disk space: without any, keys and budget are unknown, and the rest is shown."""
     _, member = folders
 
     def full(*_):

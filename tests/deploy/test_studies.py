@@ -1,4 +1,4 @@
-"""The coordinator's process that runs studies: whoever submits one may leave, and whatever was begun goes on."""
+"""The coordinator's process that runs studies: submitters may leave, and interrupted studies continue."""
 
 import errno
 import threading
@@ -26,7 +26,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def hub(made, monkeypatch):
-    """A coordinator's folder whose site need not have joined; a study is run by ``Short`` and by nobody else."""
+    """A coordinator's folder without a site; only ``Short`` runs the study."""
     monkeypatch.setattr(type(made), "roster", lambda self, needed=None: None)
     monkeypatch.setattr(studies, "PAUSE", 0.01)
     monkeypatch.setattr(studies, "_FULL", 0.01)
@@ -38,7 +38,7 @@ def hub(made, monkeypatch):
 
 
 class Short(Supervisor):
-    """Runs a study in no time, to one outcome after the other."""
+    """Runs a study in no time, with one outcome after the other."""
 
     def run_to_end(self):
         self.begun.append(self.study.name)
@@ -87,7 +87,7 @@ def test_a_study_is_run_once_by_whoever_submits_it(hub):
         assert told(supervisor.run, again)[0] == "submitted by bert"
 
 
-def test_what_was_begun_goes_on_in_the_next_process(hub):
+def test_interrupted_studies_resume_in_the_next_process(hub):
     """The process ended in the middle of a study; nobody submits the study again."""
     supervisor, never = Short(hub, STUDY), threading.Event()
     Short.outcomes = [never]
@@ -101,7 +101,7 @@ def test_what_was_begun_goes_on_in_the_next_process(hub):
     assert lines == ["submitted by anna", "handed in", "handed in"]
 
 
-def test_a_study_that_fails_says_why_to_whoever_watches(hub):
+def test_watchers_learn_why_a_study_failed(hub):
     supervisor = Short(hub, STUDY)
     Short.outcomes = [FederationError("site north has left"), KeyError("x")]
     for said in ("site north has left", "a mistake in silvan: KeyError: 'x'"):

@@ -1,4 +1,4 @@
-"""A site's table is the same for the whole of a study, or the site says that it is not."""
+"""A site's table stays the same during a study, or the site says that it changed."""
 
 import re
 import sqlite3
@@ -55,7 +55,7 @@ def use(member, table, more=""):
 
 
 def begin(member, study):
-    """Do what a job does when it begins, in a process of its own."""
+    """Does what a job does at its start, in a new process."""
     member = JoinedSite(member.path)
     site = make_site(member, study)
     check_study_table(member, study, site)
@@ -79,7 +79,7 @@ def approve(member, study):
 
 
 def test_a_table_that_changed_after_it_was_approved_is_refused(joined, study, table):
-    """Also if the study had been waiting since before; approved again before it begins, it has the new rows."""
+    """Also if the study was already waiting; approved again before it begins, it has the new rows."""
     assert "answered from the table as it is now. If it changes" in approve(joined, study)
     OTHER_ROWS.write_csv(table)
     with pytest.raises(FederationError, match="has changed since its owner approved the study; its owner can approve"):
@@ -113,7 +113,7 @@ def test_another_study_begins_with_the_new_rows(joined, study, table):
     assert begin(joined, study).frame["age"].to_list()[-1] == 71
 
 
-def test_what_is_remembered_tells_nothing_to_who_has_no_key(joined, study, table):
+def test_records_reveal_nothing_without_the_key(joined, study, table):
     site = begin(joined, study)
     kept = joined.store.get(f"table of study {study.unique_name}")
     assert kept != site.fingerprint().encode()
@@ -139,7 +139,7 @@ def test_a_frozen_table(joined, study, table):
         begin(joined, study)
 
 
-def test_all_studies_frozen_from_their_first_answer_on(joined, study, table):
+def test_tables_are_frozen_at_the_first_reply(joined, study, table):
     use(joined, table, "freeze = true\n")
     begin(joined, study)
     OTHER_ROWS.write_csv(table)
@@ -171,7 +171,7 @@ def test_freeze_is_true_or_false(joined, table, value):
 
 
 def test_a_database_is_frozen_within_memory(joined, study, tmp_path, monkeypatch):
-    """The copy is what it is without a limit, and nothing reads the whole of the table."""
+    """The copy equals the one made without a limit, and the table is never read whole."""
     base = tmp_path / "clinic.sqlite"
     with sqlite3.connect(base) as database:
         database.execute("CREATE TABLE visits (age INTEGER, sex TEXT, label INTEGER)")
@@ -202,7 +202,7 @@ def test_a_site_whose_folder_is_gone_says_so(tmp_path):
 
 
 def test_a_site_of_another_version_says_so_to_both(joined):
-    """Before it reads the study's text, which may be of another version, too; its owner is shown the same."""
+    """Before it reads the study's text, which may be of another version too; its owner sees the same message."""
     executor = SiteExecutor("not = [ a study", ["north"], {}, "0.0.9")
     server = executor.make_server(job_folders(joined.path / "kit"))
     text = f"silvan is {version('silvan')} at the site and 0.0.9 at the coordinator; install the same version"
@@ -223,8 +223,8 @@ epsilon = 1.0
 """
 
 
-def test_rows_of_a_private_study_are_drawn_singly_by_a_key_of_the_site(joined, table, request):
-    """Which nobody else knows: neither the study nor another site's key tells it."""
+def test_private_studies_sample_test_rows_independently_by_a_site_key(joined, table, request):
+    """Nobody else knows it: neither the study nor another site's key reveals it."""
     first, second = (make_site(joined, parse_remote_study(PRIVATE.format(request.node.name, i))) for i in range(2))
     assert first.samples_singly
     assert (
@@ -241,7 +241,7 @@ def test_rows_of_a_private_study_are_drawn_singly_by_a_key_of_the_site(joined, t
     assert other.test_key != first.test_key
 
 
-def test_so_are_those_of_a_site_with_a_budget(joined, study, table):
+def test_so_do_sites_with_a_budget(joined, study, table):
     assert make_site(JoinedSite(joined.path), study).test_key is None
     (joined.path / SETTINGS).write_text(f"table = '{table}'\n[policy]\napprove = false\nepsilon = 1.0\n")
     assert make_site(JoinedSite(joined.path), study).test_key is not None

@@ -1,4 +1,4 @@
-"""How often a study is handed in again, and when a job is taken for gone."""
+"""How often a study is resubmitted, and when a job is considered lost."""
 
 import msgspec
 import pytest
@@ -14,12 +14,12 @@ from silvan.study.run_folder import Record, Run
 from silvan.util.folder_lock import lock_folder
 
 
-def test_a_study_that_gets_further_is_handed_in_at_once_and_for_ever():
+def test_a_study_with_progress_is_resubmitted_at_once():
     attempts = Attempts()
     assert [attempts.next(answers, "killed") for answers in range(1, 100)] == [0.0] * 99
 
 
-def test_a_study_that_gets_no_further_waits_longer_each_time_and_ends():
+def test_a_study_without_progress_waits_longer_and_ends():
     attempts = Attempts()
     attempts.next(5, "")
     waits = [attempts.next(5, "") for _ in range(MOST_TRIES - 1)]
@@ -30,7 +30,7 @@ def test_a_study_that_gets_no_further_waits_longer_each_time_and_ends():
         attempts.next(5, "site 'a' has left the job")
 
 
-def test_one_new_answer_and_it_begins_anew():
+def test_one_new_reply_resets_the_waiting_time():
     attempts = Attempts()
     for _ in range(MOST_TRIES - 1):
         attempts.next(0, "")
@@ -39,7 +39,7 @@ def test_one_new_answer_and_it_begins_anew():
 
 
 class Followed(Supervisor):
-    """Follows a job whose status FLARE would tell, in a run folder without a federation."""
+    """Follows a job with a given FLARE status, in a run folder without a federation."""
 
     def __init__(self, folder, statuses):
         self.run, self.said, self._statuses, self.ended = Run(folder), [], list(statuses), []
@@ -64,14 +64,14 @@ def no_patience(monkeypatch):
         monkeypatch.setattr(supervise, name, 0.0)
 
 
-def test_a_job_that_waits_behind_others_is_not_gone(tmp_path):
+def test_a_queued_job_is_not_lost(tmp_path):
     followed = Followed(tmp_path, ["SUBMITTED"] * 5 + ["FINISHED:COMPLETED"])
     assert followed._follow("job") is None
     assert followed.ended == []
 
 
-def test_a_job_that_is_silent_but_alive_is_not_gone(tmp_path):
-    """It holds the lock of its run folder; when it lets go, it has said how it ended."""
+def test_a_silent_but_living_job_is_not_lost(tmp_path):
+    """It holds the lock of its run folder; when it releases it, it has recorded how it ended."""
     followed = Followed(tmp_path, ["RUNNING"] * 20 + ["FINISHED:COMPLETED"])
     followed.write(stage="training")
     with lock_folder(tmp_path):
@@ -83,7 +83,7 @@ def test_a_job_that_is_silent_but_alive_is_not_gone(tmp_path):
 
 @pytest.mark.parametrize(("stage", "said"), [("training", True), (INTERRUPTED, False)])
 def test_a_job_without_a_process_is_ended(tmp_path, stage, said):
-    """One that said that it was interrupted is not called gone; FLARE is told in any case."""
+    """A job that reported an interruption is not called lost; FLARE is told to stop it anyway."""
     followed = Followed(tmp_path, ["RUNNING"])
     followed.write(stage=stage)
     assert followed._follow("job").stage == stage
@@ -100,8 +100,8 @@ def test_a_job_without_a_process_is_ended(tmp_path, stage, said):
         (["FINISHED:ABORTED"], False, None, []),
     ],
 )
-def test_a_job_that_has_said_its_last_word_is_not_of_the_next_run(tmp_path, monkeypatch, statuses, final, found, ended):
-    """A site refused, its owner put that right and ran the study again while FLARE was still ending the job."""
+def test_a_finished_job_is_not_mistaken_for_the_next_run(tmp_path, monkeypatch, statuses, final, found, ended):
+    """A site refused; its owner fixed that and reran the study while FLARE was still ending the job."""
     monkeypatch.setattr(supervise, "SILENT", 60.0 if "FINISHED:COMPLETED" in statuses else 0.0)
     followed = Followed(tmp_path, statuses)
     followed.run.file("job").write_text("job\n")
@@ -111,7 +111,7 @@ def test_a_job_that_has_said_its_last_word_is_not_of_the_next_run(tmp_path, monk
 
 
 class Bringing(Supervisor):
-    """Brings results to sites of a study that is done; each job hands them to those of its sites that take them."""
+    """Brings results to the sites of a finished study; each job delivers to those of its sites that take them."""
 
     def __init__(self, folder, connected, away=(), refusing=()):
         self.run, self.study, self.said, self.jobs = Run(folder), parse_remote_study("[learner]\n"), [], []
@@ -142,8 +142,8 @@ class Bringing(Supervisor):
         ([["a"]], ["b", "c"], [], "sites b, c did not get the results"),
     ],
 )
-def test_results_are_brought_to_who_is_there(tmp_path, monkeypatch, connected, away, jobs, said):
-    """Who took part has a moment to come back; who was away all along is not waited for."""
+def test_results_are_delivered_to_available_sites(tmp_path, monkeypatch, connected, away, jobs, said):
+    """A participating site has a moment to come back; a site that was always away is not waited for."""
     monkeypatch.setattr(supervise.time, "sleep", lambda seconds: None)
     bringing = Bringing(tmp_path, connected, away)
     assert bringing._bring_results() is bringing.run

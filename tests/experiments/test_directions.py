@@ -1,4 +1,4 @@
-"""What publications say, on cases small enough for every day: the claims of their pages, which can fail."""
+"""Claims of the publications, on cases small enough for every day; each claim can fail."""
 
 import numpy as np
 import polars as pl
@@ -19,12 +19,12 @@ from silvan import datasets
 
 
 def rows_of(make, cases):
-    """Run cases as the frame does: a row has its case's settings."""
+    """Runs cases as the framework does: a row has its case's settings."""
     return pl.DataFrame([settings | row for settings in cases for row in make(**settings)], infer_schema_length=None)
 
 
 def check(paper, item, n, rows):
-    """Check the n-th claim of a table or figure."""
+    """Checks the n-th claim of a table or figure."""
     held, told = paper.item(item).claims[n].check(rows)
     assert told
     return held
@@ -39,7 +39,7 @@ def hearts(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_more_sites_hurt_own_forests_and_not_the_merged_one(hearts):
+def test_more_sites_hurt_local_forests_but_not_the_merged_one(hearts):
     cases = [{"data": "heart", "sites": n, "seed": s} for n in (2, 20) for s in range(2)]
     rows = rows_of(frf_health.over_sites, cases)
     turned = rows.rename({"local_auc": "combined_auc", "combined_auc": "local_auc"})
@@ -51,7 +51,7 @@ def test_more_sites_hurt_own_forests_and_not_the_merged_one(hearts):
 
 @pytest.mark.filterwarnings("ignore")
 def test_weighting_helps_where_sizes_are_extreme(monkeypatch):
-    """A task that needs many rows; where few are enough, as in most of the publication's, weighting hardly matters."""
+    """A task that needs many rows; where few suffice, as in most of the publication's, weighting hardly matters."""
     X, y = make_classification(900, 20, n_informative=10, n_redundant=0, random_state=0)
     frame = pl.DataFrame(X).with_columns(label=pl.Series(y))
     monkeypatch.setattr(frf_health, "table", lambda data: frame)
@@ -104,7 +104,7 @@ def test_the_vertical_forest_is_the_pooled_one(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 def test_bofrf_is_above_local_forests_on_average(monkeypatch):
-    """Three small sites of heart disease, drawn as the environments are."""
+    """Three small sites of heart disease, sampled as the environments are."""
     frame = datasets.heart_disease().rename({"disease": "label"}).drop("hospital")
     sites = {"environment": [1] * 3, "dataset": ["heart"] * 3, "site": ["S1", "S2", "S3"]}
     counts = {"rows": [60, 50, 70], "positives": [30, 20, 40]}
@@ -115,12 +115,12 @@ def test_bofrf_is_above_local_forests_on_average(monkeypatch):
     rows = bofrf.untuned(bofrf.PIMA)(rows_of(environments.in_environment, cases))
     assert check(bofrf.PAPER, "table 3", 0, rows)
     assert not check(bofrf.PAPER, "table 3", 0, rows.rename({"local": "bofrf", "bofrf": "local"}))
-    # what is chosen on test rows is never below the better of both there
+    # the choice on test rows is never worse than the better of both there
     assert (rows["personal_paper"] >= rows["bofrf_paper"]).all()
 
 
 def combined(gain, rng):
-    """Return rows of combinations of eight sites in which BOFRF is so much better than BOPPID."""
+    """Returns combinations of eight sites in which BOFRF beats BOPPID by a given amount."""
     sites = [{"site": f"S{i}", "stand_in": "made up", "seed": 0, "sites": n} for i in range(8) for n in (2, 8) * 20]
     noise = rng.normal(0, 0.01, (2, len(sites)))
     figures = {
@@ -132,12 +132,12 @@ def combined(gain, rng):
 
 
 @pytest.mark.parametrize(("gain", "held"), [(0.02, True), (0.0, False), (-0.02, False)])
-def test_the_z_test_finds_what_there_is(gain, held):
+def test_the_z_test_finds_real_differences(gain, held):
     assert checks.z_test("auc")(combined(gain, np.random.default_rng(0)))[0] is held
 
 
-def test_poor_sites_do_not_gain_by_luck():
-    """Sites that are alike but for luck: those with a low local AUC in some seeds gain no more in others."""
+def test_gains_of_poor_sites_are_not_chance():
+    """Sites that differ only by chance: a low local AUC in some seeds does not predict a larger gain in others."""
     rng = np.random.default_rng(1)
     local = rng.normal(0.75, 0.05, (30, 20))
     rows = pl.DataFrame(
@@ -154,7 +154,7 @@ def test_poor_sites_do_not_gain_by_luck():
 
 
 def test_what_follows_from_the_tables_of_the_thesis():
-    """Distances, two clusters and Z scores do; three clusters do with the nearest centroid, not with the farthest."""
+    """Distances, two clusters and Z scores agree; three clusters agree with the nearest centroid, not the farthest."""
     held = {}
     for item in thesis.PAPER.items:
         if item.run == "printed":

@@ -1,4 +1,4 @@
-"""The frame that runs experiments: what is finished is kept, what is missing is named, pages show what came out."""
+"""The framework for experiments: finished cases are kept, missing data are named, pages show the results."""
 
 import hashlib
 import shutil
@@ -37,7 +37,7 @@ def kept(folder, name="sites"):
     return Kept(folder / "small" / f"{name}.csv", small_paper.PAPER.run(name))
 
 
-def test_what_is_missing_is_named_and_the_rest_is_run(tmp_path):
+def test_missing_data_are_named_and_other_cases_run(tmp_path):
     lines, whole = run(tmp_path)
     assert not whole
     assert lines[0].startswith("small: 7 of 16 cases, 1 of 2 claims held")
@@ -58,7 +58,7 @@ def test_what_is_missing_is_named_and_the_rest_is_run(tmp_path):
     assert (tmp_path / "small" / "figure_1.svg").read_text().startswith("<svg xmlns=")
 
 
-def test_what_did_not_hold_comes_first_and_the_same_of_several_tables_is_one_line():
+def test_failed_claims_come_first_and_repeated_ones_share_a_line():
     def section(name, *claims):
         return Section(name, "", "", "", [], [], list(claims), None, "")
 
@@ -74,8 +74,8 @@ def test_what_did_not_hold_comes_first_and_the_same_of_several_tables_is_one_lin
     ]
 
 
-def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    """After two cases the user interrupts: they are kept, and only the others are run."""
+def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
+    """The user interrupts after two cases: they are kept, and only the others run again."""
     made = []
     honest = engine.make_rows
 
@@ -147,7 +147,7 @@ def test_one_run_at_a_time_writes_to_a_folder(tmp_path):
 
 
 def test_publications_may_share_a_run(tmp_path):
-    """The second finds the rows of the first, and holds both folders."""
+    """The second finds the rows of the first, and keeps the folders of both."""
     run(tmp_path)
     sites, odd = small_paper.PAPER.runs
     other = replace(small_paper.PAPER, name="other", runs=(replace(sites, kept="small"), odd))
@@ -165,19 +165,19 @@ def test_publications_may_share_a_run(tmp_path):
         (["all", "--figure", "3"], "name it in place of all"),
     ],
 )
-def test_what_there_is_not_is_said_with_what_there_is(arguments, text, tmp_path):
+def test_unknown_names_list_the_known_ones(arguments, text, tmp_path):
     result = CliRunner().invoke(app, ["reproduce", *arguments, "--out", str(tmp_path)])
     assert result.exit_code == 1
     assert text in " ".join(result.stderr.split())
 
 
-def test_a_folder_of_data_that_is_none(monkeypatch, tmp_path):
+def test_an_invalid_data_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("SILVAN_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="which is not a folder"):
         run(tmp_path)
 
 
-def test_a_file_of_another_version_is_said(tmp_path, monkeypatch):
+def test_another_version_of_a_file_is_reported(tmp_path, monkeypatch):
     (tmp_path / "ilpd.csv").write_text("a,label\n1,0\n2,1\n")
     monkeypatch.setenv("SILVAN_DATA", str(tmp_path))
     digest = hashlib.sha256(b"a,label\n1,0\n2,1\n").hexdigest()
@@ -190,8 +190,8 @@ def test_the_files_of_the_committed_pages_are_known_by_their_hashes():
     assert all(len(about["sha256"]) == 64 for about in data.known().values())
 
 
-def test_openml_is_asked_only_if_that_is_allowed(monkeypatch):
-    """A table in OpenML's form: its classes are text, and one of them is 1 here."""
+def test_openml_is_used_only_if_allowed(monkeypatch):
+    """A table in OpenML's form: its classes are text, and one of them becomes 1."""
     from types import SimpleNamespace
 
     import sklearn.datasets
@@ -248,7 +248,7 @@ def test_tables_of_several_classes_come_from_the_package(tmp_path, monkeypatch):
 
 
 def test_every_experiment_can_be_listed():
-    """Items show rows of runs that there are; published figures and notes are of items that there are."""
+    """Items show only rows of existing runs; published values and notes belong to existing items."""
     for name in [name for name in PAPERS if name != "small"]:
         paper = find_paper(name)
         runs, items = {run.name for run in paper.runs}, {item.name for item in paper.items}
@@ -278,8 +278,8 @@ def test_the_installed_package_says_where_experiments_are(tmp_path, monkeypatch)
     assert "there is no experiment" in CliRunner().invoke(app, ["reproduce", "nonsense"]).stderr
 
 
-def test_pages_of_nothing(tmp_path):
-    """No case could be run: the page says so, and claims cannot be told."""
+def test_empty_pages(tmp_path):
+    """No case could run: the page says so, and claims are undecided."""
     outcomes = engine.plan_paper(small_paper.PAPER, [], False, tmp_path)
     _, sections = write_pages(small_paper.PAPER, outcomes, False, tmp_path)
     assert {came for section in sections for _, came, _ in section.claims} == {"inconclusive"}
@@ -287,7 +287,7 @@ def test_pages_of_nothing(tmp_path):
 
 
 def test_a_table_with_too_few_rows_for_an_environment(monkeypatch):
-    """Another version of a file: what it has, and what the published counts need."""
+    """Another version of a file: what it contains, and what the published counts need."""
     small = pl.DataFrame({"x": range(60), "label": [0, 1] * 30})
     monkeypatch.setattr(environments, "load", lambda name: small)
     first = environments.ENVIRONMENTS.filter(environment=1)

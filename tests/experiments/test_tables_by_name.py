@@ -1,4 +1,4 @@
-"""Named tables: the three places they come from, and which one wins."""
+"""Named tables: the three places they come from, and their order of precedence."""
 
 import gzip
 import os
@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def nothing(monkeypatch):
-    """No folder and no package."""
+    """Neither folder nor package."""
     monkeypatch.delenv("SILVAN_DATA", raising=False)
     monkeypatch.setattr(tables, "has_package", lambda: False)
 
@@ -108,7 +108,7 @@ def test_outcomes_are_dropped(folder):
     assert tables.load("fed_tcga_brca_survival").frame.columns == ["a", "site", "label"]
 
 
-def test_unknown_name_says_the_three_ways(nothing):
+def test_unknown_names_list_the_three_sources(nothing):
     with pytest.raises(InputError, match=r"no dataset 'irsi' \(did you mean 'iris'\?\)") as caught:
         tables.load("irsi")
     for way in ("SILVAN_DATA", "scikit-learn", "silvan[data]"):
@@ -159,7 +159,7 @@ def test_every_file_of_the_folder_loads():
     assert files <= set(tables.names())
     for name in sorted(files):
         data = tables.load(name)
-        if len(data.frame.columns) > 1:  # one file is a second label for another's rows
+        if len(data.frame.columns) > 1:  # one file has a second label for another's rows
             check_usable(data)
             assert data.label == "label"
         assert (data.task == "regression") == (name.endswith("_regression") or name.startswith("superconductivity"))

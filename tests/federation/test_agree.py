@@ -1,4 +1,4 @@
-"""Agreement: how tables may differ, what is made of it, and what is not told on the way."""
+"""Agreement: how tables may differ, how differences are resolved, and what stays undisclosed."""
 
 import warnings
 from functools import partial
@@ -41,7 +41,7 @@ def notes(fed, column):
 # -- columns
 
 
-def test_tables_that_are_alike():
+def test_identical_tables():
     fed = federate({"a": plain(), "b": plain()})
     assert fed.schema.names == ("age", "ward")
     assert fed.schema.label.classes == ("no", "yes")
@@ -56,8 +56,8 @@ def test_another_order():
 
 
 @pytest.mark.filterwarnings("ignore:.* absent at")
-def test_columns_of_some_sites():
-    """The first site's columns, then new ones as sites bring them; where there are none, values are missing."""
+def test_columns_missing_at_some_sites():
+    """The first site's columns, then new ones in the order of sites; where a column is absent, values are missing."""
     fed = federate({"a": plain(), "b": plain(late=range(30)).drop("ward"), "c": plain(later=range(30))})
     assert fed.schema.names == ("age", "ward", "late", "later")
     assert notes(fed, "ward") == [("absent at b", "counts as missing there")]
@@ -66,7 +66,7 @@ def test_columns_of_some_sites():
     assert np.isnan(fed.site("b").part(fed.schema).X[:, 1]).all()
 
 
-def test_what_absent_columns_mean_is_said():
+def test_the_treatment_of_absent_columns_is_reported():
     tables = {"a": plain(), "b": plain(late=range(30)).drop("ward"), "c": plain()}
     with pytest.warns(UserWarning, match=".* absent at") as caught:
         fed = federate(tables)
@@ -107,7 +107,7 @@ def test_text_here_and_numbers_there():
         assert fed.site(site).part(fed.schema).X[:4, 2].tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
-def test_a_column_without_values_has_no_kind_of_its_own():
+def test_an_empty_column_adopts_the_common_kind():
     tables = {"a": plain(code=["NA"] * 30), "b": plain(code=["x", "y"] * 15), "c": plain(code=[None] * 30)}
     fed = federate(tables)
     assert [f.categories for f in fed.schema.features][2] == ("x", "y")
@@ -129,7 +129,7 @@ def test_the_table_of_differences_is_aligned():
     assert len({line.index(done) for line, (_, _, done) in zip(lines, notes, strict=True)}) == 1
 
 
-def test_columns_that_are_named_twice():
+def test_repeated_column_names():
     import pandas as pd
 
     twice = pd.DataFrame([[1, 2, "no"]] * 3, columns=["age", "age", "label"])
@@ -209,7 +209,7 @@ def test_a_number_here_and_classes_there():
     ids=["absent", "missing", "infinite", "alone", "no rows", "durations", "mixed"],
 )
 def test_a_table_that_cannot_be_used_names_the_site(table, text, kind):
-    """Its owner is told why; what crosses the border is a fixed text."""
+    """Its owner learns why; only a fixed text leaves the site."""
     with pytest.raises(SiteError, match="site 'bad': Describe: the site") as caught:
         federate({"good": plain(), "bad": table})
     assert caught.value.site == "bad"
@@ -256,7 +256,7 @@ def test_columns_around_zero_are_not_suspected():
     federate({f"s{i}": plain(z=rng.normal(size=30), few=[None] * 25 + [1e9] * 5) for i in range(12)})
 
 
-# -- what is told
+# -- what is disclosed
 
 
 def sent(tables, **settings):
@@ -265,7 +265,7 @@ def sent(tables, **settings):
 
 
 def naming(fed, column, words=None):
-    """A request that calls the hashes of some words common, or all hashes."""
+    """A request that claims that some words' hashes, or all hashes, are common."""
     counts = np.full((1, 2 * BUCKETS), 0 if words else FLOOR, np.int32)
     counts[0, [bucket for word in words or () for bucket in buckets(word)]] = FLOOR
     total = CategoryCounts(counts=counts, proof=np.ones(PARTS, np.int64))
@@ -288,8 +288,8 @@ def test_rare_categories_are_never_named():
     assert fed.site("a").part(fed.schema).X[0, 1] == 3.0  # other
 
 
-def test_names_of_people_are_never_told():
-    """With more names than hashes every hash is common; still no name is told."""
+def test_names_of_people_are_never_disclosed():
+    """With more names than hashes every hash is common; still no name is disclosed."""
     n = 200_000
     people = [f"Person{i:06}" for i in range(n)]
     tables = {
@@ -304,7 +304,7 @@ def test_names_of_people_are_never_told():
 
 
 def test_values_of_a_number_are_not_named_like_categories():
-    """A column of numbers that is text elsewhere names only what is common at the site itself."""
+    """A numeric column that is text elsewhere discloses only what is common at the site itself."""
     values = [86753.5 + i for i in range(15)] + [7.0] * 15
     data, fed = sent({"a": plain(code=["7", "x"] * 15), "b": plain(code=values)}, kinds={"code": "categorical"})
     [code] = [f for f in fed.schema.features if f.name == "code"]
@@ -324,7 +324,7 @@ def test_a_rare_name_that_shares_a_hash_with_a_common_one():
         assert twin.encode() not in data
 
 
-def test_extremes_and_medians_are_not_told():
+def test_extremes_and_medians_are_not_disclosed():
     ages = np.linspace(40.125, 60.375, 31)
     data, _ = sent({"a": plain(), "b": plain(31, age=ages, ward=["a"] * 31)})
     for value in (ages.min(), ages.max(), np.median(ages)):
@@ -332,7 +332,7 @@ def test_extremes_and_medians_are_not_told():
             assert text not in data
 
 
-def test_a_site_does_not_name_all_it_is_asked_for():
+def test_a_site_limits_the_names_it_discloses():
     fed = federate({"a": plain(), "b": plain()})
     for words in (["no", "yes"], None):
         with fed.working_on("something else"):
@@ -342,13 +342,13 @@ def test_a_site_does_not_name_all_it_is_asked_for():
         assert fed.total(CountCategories(names=["label", "nowhere"])).counts.sum() == 0
 
 
-def test_classes_that_sites_name_in_other_words_are_pointed_out():
+def test_classes_with_different_names_are_reported():
     english, german = plain(), plain(label=("ja", "nein"))
     with pytest.warns(UserWarning, match="'no', 'yes' at a and 'ja', 'nein' at b; if they mean the same, name them"):
         federate({"a": english, "b": german})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        federate({"a": english, "b": plain(label=("yes",))})  # a class that is absent is no other name
+        federate({"a": english, "b": plain(label=("yes",))})  # an absent class is not another name
         grades = {"a": plain(label=("1", "2")), "b": plain(label=("3", "4"))}
         federate({**grades, "c": plain(label=("2", "3"))})  # nor one that a third site has beside theirs
         federate({"a": plain(ward=["1.0", "10"] * 15), "b": english})  # and these are two numbers
@@ -361,7 +361,7 @@ def test_free_text_is_named_only_where_the_site_itself_has_enough():
     assert ward.categories == ("seen often",)
 
 
-def test_more_categories_than_can_be_named():
+def test_too_many_categories_to_name():
     n = 300
     words = [f"w{i:03}" for i in range(n) for _ in range(FLOOR + (i >= 50))]
     with pytest.warns(UserWarning, match="'ward' has more than 254 categories.*group them alike at every site"):
@@ -390,7 +390,7 @@ def test_names_do_not_travel_where_no_column_is_text():
     assert b"age" in data
 
 
-def test_a_schema_that_was_agreed_before():
+def test_a_schema_agreed_earlier():
     first = federate({"a": plain(), "b": plain()})
     odd = plain(when=pl.Series([0] * 30, dtype=pl.Date), weight=np.linspace(1e6, 1e7, 30))
     fed = federate({"a": plain(), "b": odd}, schema=first.schema)
@@ -404,7 +404,7 @@ def test_a_schema_that_was_agreed_before():
 
 
 def remote(tables, secret=True):
-    """Agree as sites between machines do."""
+    """Agrees as sites between machines do."""
     fed = federate(tables, signed=True, schema=sv.Schema.of(["age"]))
     for site in fed.local_sites.values():
         site.naming, site.schema = "proven", None
@@ -412,12 +412,12 @@ def remote(tables, secret=True):
 
 
 def test_machines_agree_on_the_same_schema_as_one_process():
-    """A category that is rare at every site but common in all is named, as its counts are proven."""
+    """A category that is rare at every site but common in all is named, because its counts are proven."""
     tables = {s: plain(ward=[s] * 6 + ["rare"] * 4 + ["a"] * 20) for s in ("one", "two", "three")}
     schema = remote(tables)
     assert schema == federate(tables).schema
     assert schema.features[1].categories == ("a", "rare")
-    own = remote(tables, secret=False)  # by a key that the coordinator knows, counts prove nothing
+    own = remote(tables, secret=False)  # with a key that the coordinator knows, counts prove nothing
     assert own.features[1].categories == ("a",)
     assert own.features[1].other
 

@@ -1,4 +1,4 @@
-"""Messages in pieces: whole at the other end, however they are cut, and whatever becomes of the site in between."""
+"""Messages in pieces arrive whole, however they are cut, and whatever happens to the site in between."""
 
 import pytest
 
@@ -30,14 +30,14 @@ def ten():
 
 @pytest.mark.parametrize("n", [0, 1, 9, 10, 11, 20, 95])
 @pytest.mark.parametrize("verb", ["ask", "total"])
-def test_whole_at_the_other_end(n, verb):
+def test_messages_arrive_whole(n, verb):
     desk = ChunkServer(answer)
     data = bytes(range(n))
     assert send_in_chunks(desk.take, data, verb, ten())[0] == answer(data, verb)
 
 
-def test_a_site_that_is_restarted_between_pieces():
-    """The message is then sent again, and nothing half is answered."""
+def test_a_site_restarted_between_pieces():
+    """The message is then sent again, and no partial message is handled."""
     asked = []
     desks = [ChunkServer(lambda data, verb: asked.append(data) or b"no"), ChunkServer(answer)]
     carried = []
@@ -52,7 +52,7 @@ def test_a_site_that_is_restarted_between_pieces():
     assert send_in_chunks(carry, bytes(35), "ask", ten())[0] == answer(bytes(35), "ask")
 
 
-def test_an_answer_that_is_lost_between_pieces():
+def test_a_reply_lost_between_pieces():
     desks = [ChunkServer(answer), ChunkServer(answer)]
     n = [0]
 
@@ -66,8 +66,8 @@ def test_an_answer_that_is_lost_between_pieces():
 
 @pytest.mark.parametrize("lost", range(9))
 @pytest.mark.parametrize("arrived", [False, True], ids=["on its way", "on its way back"])
-def test_a_chunk_that_is_lost_is_sent_again(lost, arrived):
-    """Each of nine chunks in turn, before or after the site had it; the message is answered once."""
+def test_a_lost_chunk_is_sent_again(lost, arrived):
+    """Loses each of nine chunks in turn, before or after the site had it; the message is handled once."""
     asked, n = [], [0]
     desk = ChunkServer(lambda data, verb: asked.append(data) or answer(data, verb))
 
@@ -94,7 +94,7 @@ def test_pieces_of_two_messages_do_not_mix():
 
 @pytest.mark.parametrize("speed", [1e3, 1.25e5, 2.5e6, 1e8], ids=["8 kbit/s", "1 Mbit/s", "20 Mbit/s", "0.8 Gbit/s"])
 def test_pieces_are_as_large_as_the_link_carries_in_a_second(speed):
-    """On links of any speed nothing is silent for long: signs of life wait behind one piece at most."""
+    """On links of any speed nothing is silent for long: heartbeats wait behind at most one piece."""
     clock, waits, desk = [0.0], [], ChunkServer(lambda data, verb: data)
 
     def carry(data):
@@ -105,15 +105,15 @@ def test_pieces_are_as_large_as_the_link_carries_in_a_second(speed):
 
     data, size = bytes(40_000_000 if speed > 1e4 else 400_000), PieceSize(clock=lambda: clock[0])
     assert send_in_chunks(carry, data, "ask", size)[0] == data
-    longest = max(waits[6:])  # the first pieces find out how fast it is
+    longest = max(waits[6:])  # the first pieces measure the speed
     assert longest < max(3.0, 2 * LEAST / speed)
     assert sum(waits) < 1.1 * (2 * len(data) / speed) + 1.0
     if speed > 1e7:
         assert len(waits) < 2 * len(data) / MOST + 12
 
 
-def test_a_site_that_works_for_long_says_so():
-    """A wish for its answer does not wait for ever, and no piece is sent twice."""
+def test_a_site_reports_that_it_is_still_working():
+    """A request for its reply does not wait for ever, and no piece is sent twice."""
     import threading
 
     go_on, n = threading.Event(), [0]
@@ -184,7 +184,7 @@ def test_nonsense(data):
         ChunkServer(answer).take(data)
 
 
-def test_answers_that_are_none():
+def test_invalid_replies():
     with pytest.raises(FormatError):
         send_in_chunks(lambda data: b"?", b"x", "ask")
     with pytest.raises(FormatError, match="empty"):

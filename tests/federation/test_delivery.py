@@ -1,4 +1,4 @@
-"""A question on its way: what sites are sent, and what is made of what comes back."""
+"""A request on its way: what sites receive, and how replies are handled."""
 
 import pytest
 
@@ -15,7 +15,7 @@ NORTH, EAST = Owner("north", "a model", b"1"), Owner("east", "a model", b"2")
 
 
 class Scripted(Transport):
-    """Answers messages as a function of all of them says."""
+    """Replies to messages with a function of all of them."""
 
     def __init__(self, answer):
         self.answer, self.messages = answer, {}
@@ -49,12 +49,12 @@ def test_messages_name_study_task_and_round():
     assert all(question.sent[site] > 0 and question.received[site] > 0 for site in SITES)
 
 
-def test_only_those_sites_are_asked():
+def test_only_named_sites_receive_a_request():
     _, messages = send(lambda sent: [], sites=["east"])
     assert list(messages) == ["east"]
 
 
-def test_the_first_answer_counts_and_silence_comes_last():
+def test_the_first_reply_counts_and_silence_comes_last():
     def answer(sent):
         east = sent["east"]
         return [
@@ -71,14 +71,14 @@ def test_the_first_answer_counts_and_silence_comes_last():
         raise outcomes[1][1]
 
 
-def test_what_went_wrong_is_an_outcome():
+def test_failures_are_outcomes():
     lost = UnreachedError("it cannot be reached")
     missing = Envelope(SENDER.study, asked().wave, "east", Missing.__name__, wire.encode(Missing(["a hash"])))
     outcomes, _ = send(lambda sent: [("north", lost), ("east", wire.encode(missing))])
     assert outcomes == [("north", lost), ("east", Missing(["a hash"]))]
 
 
-# -- blobs: known by what they hold, sent once to each site, each with the sites that made it
+# -- blobs: identified by content, sent once to each site, each with the sites that made it
 
 
 def test_the_same_content_is_the_same_blob():
@@ -88,7 +88,7 @@ def test_the_same_content_is_the_same_blob():
     assert blobs.content(blob.hash) == b"a schema"
 
 
-def test_a_site_was_sent_what_a_message_to_it_had():
+def test_the_coordinator_remembers_blobs_sent_to_a_site():
     blobs = Blobs()
     first, second = (blobs.add(data).hash for data in (b"first", b"second"))
     assert blobs.send("north", [first]) == {first: b"first"}
@@ -96,7 +96,7 @@ def test_a_site_was_sent_what_a_message_to_it_had():
     assert blobs.not_sent("east", [second, first]) == [second, first]
 
 
-def test_two_sites_may_make_the_same():
+def test_two_sites_may_make_equal_blobs():
     blobs = Blobs()
     work, other = blobs.add(b"a tree", NORTH), blobs.add(b"a schema")
     for maker in (EAST, NORTH):

@@ -1,4 +1,4 @@
-"""The coordinator's two verbs: silence and quorum, books, events."""
+"""The coordinator's two verbs: failing sites and quorum, records, events."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def silent(*names):
         (tuple(TABLES), 1, FederationError, ("0 of 3 sites are left",)),
     ],
 )
-def test_a_study_ends_when_too_few_sites_answer(sites, quorum, error, said):
+def test_a_study_ends_when_too_few_sites_reply(sites, quorum, error, said):
     with pytest.raises(error) as caught:
         fit(federate(TABLES, silent(*sites), quorum=quorum))
     assert all(words in str(caught.value) for words in said)
@@ -92,7 +92,7 @@ def test_every_byte_is_counted():
     assert all(model.bytes_[site]["sent"] > 0 < model.bytes_[site]["received"] for site in fed.sites)
 
 
-def test_kinds_of_messages_are_told_apart():
+def test_message_kinds_are_counted_separately():
     fed = federate(TABLES, Recorded)
     fit(fed)
     for (site, way, kind), n in fed.traffic.items():
@@ -109,7 +109,7 @@ def test_kinds_of_messages_are_told_apart():
         assert sum(moved) == n > 0
 
 
-def test_rounds_and_agreement_are_counted_apart():
+def test_rounds_and_agreement_are_counted_separately():
     fed = federate(TABLES)
     assert (fed.rounds, fed.agreement_rounds) == (0, 3)
     fit(fed)
@@ -140,12 +140,12 @@ def test_events():
         ({"timeout": float("nan")}, "timeout must be above 0"),
     ],
 )
-def test_settings_that_cannot_be_meant(settings, text):
+def test_invalid_federation_settings(settings, text):
     with pytest.raises(InputError, match=text):
         federate(TABLES, **settings)
 
 
-def test_questions_that_cannot_be_asked():
+def test_invalid_requests():
     fed = federate(TABLES)
     with pytest.raises(InputError, match="no site 'mars'"):
         fed.ask(CountRows(), to=["mars"])
@@ -170,7 +170,7 @@ def test_only_integer_arrays_are_added():
 
 
 def test_counters_are_added_as_they_were_sent():
-    """Into a wide sum, up to what that can hold; only counters of its type."""
+    """Into a wide sum, up to its capacity; only counters of its type."""
 
     def sent(*values, dtype=np.int32):
         return wire.decode(wire.encode(GridCounts(cells=np.array(values, dtype), label=none)), GridCounts, narrow=True)
@@ -194,7 +194,7 @@ def test_a_sum_of_nothing():
 
 
 @pytest.mark.parametrize(("sums", "n", "needed"), [("masked", 3, 3), ("masked", 9, 6), ("ring", 5, 3)])
-def test_a_quorum_with_which_no_sum_could_be_finished(sums, n, needed):
+def test_a_quorum_too_small_for_any_sum(sums, n, needed):
     tables = parts(table(n=20 * n), n)
     with pytest.raises(InputError, match=f"quorum must be at least {needed}: {sums} sums over {n} sites"):
         sv.federate_rows(tables, sums=sums, quorum=needed - 1)

@@ -1,4 +1,4 @@
-"""Some thousand mutated messages; ``python tests/fuzz_wire.py --n 1000000`` throws more."""
+"""Some thousand mutated messages; ``python tests/fuzz_wire.py --n 1000000`` runs more."""
 
 from importlib.util import find_spec
 
@@ -18,8 +18,8 @@ def fuzzer():
     return Fuzzer(seed=1)
 
 
-def test_every_kind_is_thrown(fuzzer):
-    """But those of extras that are not installed."""
+def test_every_kind_is_mutated(fuzzer):
+    """Without those of extras that are not installed."""
     kinds = {kind for kind, (_, handler) in HANDLERS.items() if handler.__module__.startswith("silvan.")}
     if find_spec("gmpy2") is None:
         kinds -= {"EncryptLabels", "SumLabels", "DecideNodes", "SplitChosen", "KeepChosen"}
@@ -43,7 +43,7 @@ def test_mutated_messages(fuzzer):
 
 
 def test_the_messages_are_the_same_in_every_run():
-    """Keys, nonces, noise and times come from seeds, so what a seed found is found again."""
+    """Keys, nonces, noise and times come from seeds, so findings can be repeated."""
 
     def messages():
         randomness.begin("the same")
@@ -56,14 +56,14 @@ def test_the_messages_are_the_same_in_every_run():
 
 
 def test_a_forgery_would_be_noticed(fuzzer, monkeypatch):
-    """The test above, tested: without a look at signatures it fails."""
+    """Shows that the test above can fail: without checking signatures it does."""
     monkeypatch.setattr(signed, "is_signed", lambda *_: True)
     monkeypatch.setattr(signed.hmac, "compare_digest", lambda *_: True)
     with pytest.raises(CrashError, match="took a forged"):
         fuzzer.run(5000)
 
 
-def test_something_that_raises_would_be_noticed(fuzzer, monkeypatch):
+def test_exceptions_would_be_noticed(fuzzer, monkeypatch):
     monkeypatch.setattr("silvan.federation.site._trouble", lambda error: Envelope("", "", "", "", b""))
     with pytest.raises(Exception):  # noqa: B017, PT011
         fuzzer.run(3000)

@@ -1,4 +1,4 @@
-"""Some hundred studies of a coordinator that lies; ``tests/helpers/fuzz_lies.py`` runs more."""
+"""Some hundred studies with a lying coordinator; ``tests/helpers/fuzz_lies.py`` runs more."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def only(lies, *kinds):
     ],
 )
 def test_faults_would_be_noticed(lies, kinds, fault, said, monkeypatch):
-    """The test above, tested: sites that keep a rule less are found out."""
+    """Shows that the test above can fail: sites with one rule fewer are detected."""
     owner, name = fault
     if owner is Noise:
         compared = fuzz_lies.Lies._compare
@@ -63,7 +63,7 @@ def test_faults_would_be_noticed(lies, kinds, fault, said, monkeypatch):
 
 
 def test_false_rosters_would_be_noticed(lies, monkeypatch):
-    """A site that takes whatever members a sum is said to have, with whatever keys."""
+    """A site that accepts any members of a sum, with any keys."""
 
     def careless(site, members, *_):
         return next((i for i, member in enumerate(members) if member.site == site.name), 0)
@@ -79,7 +79,7 @@ def test_false_rosters_would_be_noticed(lies, monkeypatch):
 
 
 class NoQuestion:
-    """A question that nobody looks at."""
+    """A request that nobody checks."""
 
     def __init__(self):
         self.changes = {}
@@ -98,7 +98,7 @@ def test_every_kind_is_lied_about(lies):
 
 
 def lacking_with_gmpy():
-    """Kinds of an extra, if it is not there."""
+    """Kinds of an extra that is not installed."""
     try:
         import gmpy2  # noqa: F401
     except ImportError:

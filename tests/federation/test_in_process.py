@@ -1,4 +1,4 @@
-"""Federations in one process: how they are made, and sites that are slow."""
+"""Federations in one process: how they are created, and slow sites."""
 
 import threading
 
@@ -67,7 +67,7 @@ def test_tables_of_any_kind(tmp_path):
         (parts(table(n=60), 2), {"sums": "ring"}, "sums must be 'trusted' for fewer than 3 sites"),
     ],
 )
-def test_what_cannot_be_a_federation(tables, settings, text):
+def test_invalid_federations(tables, settings, text):
     with pytest.raises(InputError, match=text):
         federate(tables, **settings)
 
@@ -101,7 +101,7 @@ LEARNERS = [
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_learners_want_a_federation(learner):
+def test_learners_need_a_federation(learner):
     """One line, which says what to do with X and y."""
     X, y = np.zeros((4, 2)), [0, 1, 0, 1]
     made_by = "federate_columns" if learner.__name__.startswith("Vertical") else "federate_rows"
@@ -116,15 +116,15 @@ def test_learners_want_a_federation(learner):
         learner().fit(federate(TABLES), y)
 
 
-def test_all_learners_were_asked():
+def test_all_learners_are_tested():
     assert {learner.__name__ for learner in LEARNERS} >= {"AutoForest", "BOFRF", "MultBoost", "VerticalLinear"}
 
 
-# -- sites that are slow
+# -- slow sites
 
 
 class Stuck(Site):
-    """Never answers, until it is let go."""
+    """Does not reply until it is released."""
 
     gate = threading.Event()
 
@@ -153,7 +153,7 @@ def test_a_late_site_and_a_quorum(stuck):
     stuck.quorum = 2
     assert list(stuck.ask(CountRows())) == ["site 0", "site 2"]
     assert stuck.lost == {"site 1": "site 'site 1': did not answer CountRows within 0.25 s"}
-    Stuck.gate.set()  # too late: what it says now is to nobody's question
+    Stuck.gate.set()  # too late: its reply belongs to no open request
     assert list(stuck.ask(CountRows())) == ["site 0", "site 2"]
     stuck.timeout = None
     assert list(sv.HistogramForest(n_estimators=2, max_depth=2).fit(stuck).forests_) == ["site 0", "site 2"]

@@ -18,7 +18,7 @@ def path(tmp_path):
     return tmp_path / "study.journal"
 
 
-def test_what_is_kept_is_found_again(path):
+def test_stored_entries_are_read_back(path):
     journal = Journal(path)
     assert journal.find("q") == {}
     journal.keep("q", FIRST)
@@ -31,7 +31,7 @@ def test_what_is_kept_is_found_again(path):
     again.close()
 
 
-def test_what_is_kept_stays(path):
+def test_stored_entries_are_final(path):
     journal = Journal(path)
     journal.keep("q", FIRST)
     journal.keep("q", {"a": Entry("Other", b"late", 1, 1), "c": Entry("Kind", b"c", 1, 1)})
@@ -44,12 +44,12 @@ def test_all_or_none(path):
     with pytest.raises(FormatError):
         journal.keep("q", {"a": FIRST["a"], "b": Entry(None, b"", 0, 0)})
     assert journal.find("q") == {}
-    journal.keep("q", FIRST)  # and it goes on
+    journal.keep("q", FIRST)  # and it continues
     assert journal.find("q") == FIRST
     journal.close()
 
 
-def test_without_a_path_nothing_is_kept():
+def test_without_a_path_nothing_is_stored():
     """A federation without a journal must not grow with every reply."""
     journal = Journal()
     journal.keep("q", FIRST)
@@ -92,8 +92,8 @@ def test_a_journal_belongs_to_one_study(path):
     journal.close()
 
 
-def test_a_journal_without_an_answer_binds_nobody(path):
-    """A database that was down when the study began: its table is another one once it is up."""
+def test_a_journal_without_replies_is_not_binding(path):
+    """A database that was down when the study began: its table is a different one once it is up."""
     journal = Journal(path)
     journal.belongs_to("one")
     journal.close()
@@ -140,10 +140,10 @@ def test_other_tables_or_settings_are_another_study(path, tables, settings):
         federate(tables, journal=str(path), **settings)
 
 
-# -- files that are no journals, or were
+# -- files that are not journals, or are damaged
 
 
-def test_there_is_no_such_folder(tmp_path):
+def test_a_missing_folder(tmp_path):
     with pytest.raises(InputError, match="cannot be opened"):
         Journal(tmp_path / "nowhere" / "study.journal")
 
@@ -156,7 +156,7 @@ def test_not_a_database(path, content):
     assert path.read_bytes() == content
 
 
-def test_a_database_of_something_else(path):
+def test_an_unrelated_database(path):
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE patients (name TEXT)")
     other.close()
@@ -167,7 +167,7 @@ def test_a_database_of_something_else(path):
 
 
 def test_damage_is_noticed(path):
-    """Whatever is done to the file: what is found is what was kept, or an error."""
+    """Whatever is done to the file, reading returns what was kept, or an error."""
     journal = Journal(path)
     kept = {f"q{i}": {"a": Entry("Kind", bytes([i]) * 700, i, 2 * i)} for i in range(4)}
     for question, entries in kept.items():

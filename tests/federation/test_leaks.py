@@ -1,4 +1,4 @@
-"""No value of a row is in anything that a site sends: every number in every message is looked at."""
+"""No cell value is in anything that a site sends: every number in every message is checked."""
 
 import msgspec
 import numpy as np
@@ -11,11 +11,11 @@ from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest.forest import Forest
 
-NAMES = ["Zyzzyva", "Abracadabra"]  # too rare to be told
+NAMES = ["Zyzzyva", "Abracadabra"]  # too rare to be disclosed
 
 
 def frame(task, n=300):
-    """Two columns of numbers in no relation to any grid, and a few rows that stand out."""
+    """Two numeric columns unrelated to any grid, and a few outlying rows."""
     rng = np.random.default_rng(0)
     x, z = rng.normal(50, 10, n), rng.lognormal(3, 1, n)
     x[:3], z[3:6] = [86753.0625, -0.001234, 5e-7], [1e7 / 3, 1 / 7, 2e7 / 3]
@@ -27,7 +27,7 @@ def frame(task, n=300):
 
 
 def numbers(value):
-    """All numbers in a message, however deep, with those of a forest that it may hold."""
+    """All numbers in a message, at any depth, including those of forests."""
     if isinstance(value, np.ndarray):
         yield from value.ravel().tolist()
     elif isinstance(value, bytes) and b"silvan forest" in value:
@@ -51,7 +51,7 @@ def study(task):
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_no_value_of_a_row_is_told(task):
+def test_no_cell_value_leaves_a_site(task):
     fed = study(task)
     table = frame(task)
     columns = [table["x"], table["z"]] + ([table["label"]] if task == "number" else [])
@@ -70,8 +70,8 @@ def test_no_value_of_a_row_is_told(task):
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_rare_names_are_nowhere(task):
-    """Not in messages, not in what is kept, not in the model."""
+def test_rare_names_are_never_sent(task):
+    """Not in messages, not in stored files, not in the model."""
     fed = study(task)
     everything = b"".join(data for *_, data in fed.transport.record)
     assert b"ward" in everything
@@ -81,15 +81,15 @@ def test_rare_names_are_nowhere(task):
         assert name not in str(fed.differences)
 
 
-def test_the_search_finds_what_is_there():
-    """The test above, tested."""
+def test_the_search_finds_planted_values():
+    """Shows that the test above can fail."""
     array = np.array([[1.5, 86753.0625]], np.float32)
     assert 86753.0625 in set(numbers({"a": [{"b": array}], "c": 3}))
     assert 3 in set(numbers({"a": [{"b": array}], "c": 3}))
 
 
-def test_a_journal_keeps_no_part_of_a_sum(tmp_path):
-    """Of a sum the coordinator's file has the whole, not what each site sent."""
+def test_a_journal_stores_no_part_of_a_sum(tmp_path):
+    """For a sum, the coordinator's file has the total, not each site's part."""
     fed = federate(parts(frame("binary"), 3), Recorded, journal=str(tmp_path / "journal"))
     sv.HistogramForest(n_estimators=2, max_depth=2).fit(fed)
     fed.close()

@@ -1,4 +1,4 @@
-"""One side lies, in one field of one message: the other stays up and says so, or answers what it was asked."""
+"""One side lies in one field of one message: the other keeps running and says so, or replies to what it received."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def study(kind, task="binary"):
     return model.evaluate(fed)
 
 
-# messages of other algorithms are lied about beside the tests of these
+# lies about messages of other algorithms are tested beside those algorithms
 ALGORITHMS = (
     f"silvan.algorithms.{name}"
     for name in ("evaluation.evaluate", "horizontal.histogram_forest", "horizontal.merged_forest", "shared_bins")
@@ -44,13 +44,13 @@ def test_a_lie(kind, task):
     assert {error.site for error in caught if isinstance(error, SiteError)} == {"site 1"}
 
 
-def test_all_kinds_are_lied_about():
+def test_every_kind_is_tested_with_lies():
     assert set(first_replies(study)) == set(KINDS)
 
 
 @pytest.mark.parametrize("task", TABLES)
 def test_a_coordinator_that_lies(task):
-    """Kernels trust their arrays, so a site must not; it answers, or says that it cannot."""
+    """Kernels trust their arrays, so a site must not; it replies, or says that it cannot."""
     fed = federate(TABLES[task], Recorded, test=0.3)
     settings = {"n_estimators": 2, "max_depth": 3}
     sv.MergedForest(**settings).fit(fed)
@@ -58,7 +58,7 @@ def test_a_coordinator_that_lies(task):
     codes = answers_to_lies(fed, fed.transport.record)
     assert codes.count("format") > 500
     assert "internal" not in codes
-    # one that calls every hash common still learns no number that few of the site's rows have
+    # a coordinator that calls every hash common still learns no rare number of the site
     words = {str(number) for frame in TABLES[task].values() for number in frame["noise"]}
     counts = np.zeros((1, 2 * BUCKETS), np.int32)
     counts[0, [bucket for word in words for bucket in buckets(word)]] = 10

@@ -1,4 +1,4 @@
-"""Messages: every kind says what it discloses, and to whom."""
+"""Messages: every kind declares what it discloses, and to whom."""
 
 import msgspec
 import numpy as np
@@ -14,13 +14,13 @@ KINDS = [kind for kind, _ in HANDLERS.values()]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 
-def test_all_algorithms_are_here():
+def test_all_algorithms_are_covered():
     names = {kind.__name__ for kind in KINDS}
     assert {"Describe", "CountGrid", "CountFine", "GrowLevel", "GrowTrees", "EvaluateModels", "CountByScore"} <= names
 
 
 @kinds
-def test_a_request_says_who_sees_the_answers(kind):
+def test_a_request_declares_who_sees_the_replies(kind):
     assert issubclass(kind, Request)
     assert issubclass(kind.reply, Reply)
     assert kind.verb in ("ask", "total")
@@ -36,7 +36,7 @@ def test_messages_are_frozen(kind):
 
 @kinds
 def test_messages_are_typed(kind):
-    """No field takes just anything."""
+    """No field accepts just anything."""
     for struct in (kind, kind.reply):
         for field in msgspec.structs.fields(struct):
             assert field.type not in (object, dict, list), field.name
@@ -44,13 +44,13 @@ def test_messages_are_typed(kind):
 
 
 @kinds
-def test_what_is_summed_is_integer_arrays(kind):
+def test_only_integer_arrays_are_summed(kind):
     if kind.verb == "total":
         assert all(field.type is np.ndarray for field in msgspec.structs.fields(kind.reply))
 
 
 @kinds
-def test_what_is_asked_for_is_said_in_plain_words(kind):
+def test_requests_have_plain_descriptions(kind):
     line = kind.__doc__.split("\n")[0]
     assert line.endswith(".")
     assert "Args" not in line
@@ -58,7 +58,7 @@ def test_what_is_asked_for_is_said_in_plain_words(kind):
         assert kind().describe() == line[0].lower() + line[1:-1]
 
 
-def test_names_of_replies_are_told_apart():
+def test_reply_names_are_unique():
     names = [reply.__name__ for reply in {kind.reply for kind in KINDS}]
     assert len(set(names)) == len(names)
     assert not {Missing.__name__, Trouble.__name__} & set(names)

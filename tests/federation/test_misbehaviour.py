@@ -1,4 +1,4 @@
-"""Sites that answer nonsense, twice, late, or to something else: named or ignored, and the study stays whole."""
+"""Sites whose replies are nonsense, duplicate, late or misdirected: named or ignored, and the study stays intact."""
 
 import struct
 import zlib
@@ -33,14 +33,14 @@ def remade(data, **changes):
 
 
 def reply_with(data, **fields):
-    """Change fields of whatever message is inside."""
+    """Changes fields of whatever message is inside."""
     envelope = wire.decode(data, Envelope)
     inside = msgspec.msgpack.decode(envelope.body, ext_hook=lambda code, d: wire.unpack_array(d))
     return remade(data, body=wire._ENCODER.encode({**inside, **{k: v(inside) for k, v in fields.items()}}))
 
 
 def ext(data):
-    """Put an array that was written by hand where there are arrays."""
+    """Puts an array written by hand where there are arrays."""
     envelope = wire.decode(data, Envelope)
     [name, *_] = msgspec.msgpack.decode(envelope.body)
     return lambda array: remade(
@@ -51,7 +51,7 @@ def ext(data):
 CLAIM = struct.pack("<BBBBQ", 7, 7, 0, 1, 2**31)
 BOMB = struct.pack("<BBBBQ", 7, 7, 1, 1, 2**29) + zlib.compress(b"\0" * 2**20)
 
-# what a site may answer to a sum instead of the truth, and what is said of it
+# what a site may send in place of its true part, and the message about it
 UNUSABLE = {
     "no message": (lambda data: b"\xc1\xc1", "unusable: not what Envelope should be"),
     "nothing": (lambda data: b"", "unusable"),
@@ -82,7 +82,7 @@ UNUSABLE = {
 
 
 def unusable(how):
-    """From the first sum on, one site answers like that."""
+    """From the first sum on, one site replies like that."""
 
     def twist(site, data):
         asked = wire.decode(data, Envelope).kind == "GridCounts"
@@ -92,7 +92,7 @@ def unusable(how):
 
 
 @pytest.mark.parametrize("how", UNUSABLE)
-def test_an_unusable_answer_is_an_error_that_names_the_site(how, tmp_path):
+def test_an_unusable_reply_names_the_site(how, tmp_path):
     fed = federate(TABLES, unusable(how), journal=str(tmp_path / "journal"))
     with pytest.raises(SiteError, match=UNUSABLE[how][1]) as caught:
         fit(fed)
@@ -100,15 +100,15 @@ def test_an_unusable_answer_is_an_error_that_names_the_site(how, tmp_path):
     assert caught.value.site == BAD
     assert len(str(caught.value)) < 400
     assert str(caught.value).isprintable()
-    # nothing of it stays: with the site in order again, the study goes on as if nothing had been
+    # nothing of it stays: with the site repaired, the study continues as if nothing had happened
     again = federate(TABLES, journal=str(tmp_path / "journal"))
     assert fit(again).hash == whole()
     again.close()
 
 
 @pytest.mark.parametrize("how", UNUSABLE)
-def test_an_unusable_answer_with_a_quorum(how):
-    """The site is left out from there on, and the others go on."""
+def test_an_unusable_reply_with_a_quorum(how):
+    """The site is left out from there on, and the others continue."""
     fed = federate(TABLES, unusable(how), quorum=2)
     seen = []
     fed.watch(seen.append)
@@ -121,7 +121,7 @@ def test_an_unusable_answer_with_a_quorum(how):
 
 
 def test_histograms_that_do_not_add_up():
-    """Right in shape and type, but no rows can have them."""
+    """Right in shape and type, but no rows could give them."""
 
     def twist(site, data):
         if site == BAD and wire.decode(data, Envelope).kind == "Histograms":
@@ -135,7 +135,7 @@ def test_histograms_that_do_not_add_up():
 @pytest.mark.parametrize("bad", ["site 0", BAD], ids=["first", "later"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.int64, np.float64])
 def test_histograms_of_another_type(dtype, bad):
-    """The right numbers; also where they have as many bytes on the wire as counters that were narrowed."""
+    """The right numbers; also where they have as many bytes on the wire as narrowed counters."""
 
     def twist(site, data):
         if site == bad and wire.decode(data, Envelope).kind == "Histograms":
@@ -147,7 +147,7 @@ def test_histograms_of_another_type(dtype, bad):
 
 
 def test_counts_too_large_to_be_added():
-    """Each may be a count, but their sum would turn negative."""
+    """Each number is a valid count, but their sum would overflow to a negative one."""
 
     def twist(site, data):
         if wire.decode(data, Envelope).kind == "GridCounts":
@@ -158,11 +158,11 @@ def test_counts_too_large_to_be_added():
         fit(federate(TABLES, disturbed(twist)))
 
 
-# -- what is documented to change nothing
+# -- documented to have no effect
 
 
 @pytest.mark.parametrize("kind", [disturbed(twice), Late], ids=["twice", "late"])
-def test_answers_that_change_nothing(kind):
+def test_harmless_changes_of_replies(kind):
     fed = federate(TABLES, kind)
     assert fit(fed).hash == whole()
     assert not fed.lost
@@ -196,8 +196,8 @@ def test_a_site_that_lost_its_blobs_is_sent_them_again():
     assert_books(fed)
 
 
-def test_a_site_is_sent_only_what_its_question_refers_to():
-    """Who knows the hash of another site's model does not get it for the asking."""
+def test_a_site_receives_only_referenced_blobs():
+    """Knowing the hash of another site's model is not enough to get it."""
     fed = federate(TABLES, Recorded)
     secret = fed.blob(b"the model of another site")
 

@@ -1,4 +1,4 @@
-"""Whose trees they are: sites sign what they make, and score what sites signed for the task, and nothing else."""
+"""Ownership of trees: sites sign what they make, and score only what sites signed for the task."""
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ UNSIGNED = "what a site made and signed for this task"
 
 
 def requests(fed, blobs, own=0):
-    """What asks a site to score trees; the site's own are at place ``own``."""
+    """A request to score trees; the site's own are at place ``own``."""
     schema = fed.blob(fed.schema.to_json().encode())
     n = sum(len(sv.Forest.from_bytes(fed.content(blob))) for blob in blobs)
     nodes = sum(len(sv.Forest.from_bytes(fed.content(blob)).feature) for blob in blobs)
@@ -83,7 +83,7 @@ def test_sites_score_signed_trees_and_no_others(kind):
             put(fed, requests(fed, blobs)[kind])
 
 
-def test_what_is_said_to_be_the_sites_own_is():
+def test_trees_declared_local_are_local():
     fed = federate(parts(table(), 2))
     with fed.working_on("swapped"), pytest.raises(SiteError, match="could not read"):
         put(fed, requests(fed, sign_all(fed), own=1)["Choose"])
@@ -91,7 +91,7 @@ def test_what_is_said_to_be_the_sites_own_is():
 
 @pytest.mark.parametrize("kind", ["CountLeafRows", "CountLeafLabels"])
 def test_trees_are_from_the_sites_that_a_sum_names(kind):
-    """Or a site would be told that the trees of another are its own, and leave its rows out of the sum."""
+    """Otherwise a site could be told that the trees of another are its own, and leave its rows out of the sum."""
     fed = federate(parts(table(), 2))
     with fed.working_on("swapped"), pytest.raises(RefusedError, match="not from the sites that the question names"):
         put(fed, requests(fed, sign_all(fed), own=1)[kind])
@@ -112,7 +112,7 @@ def test_trees_of_each_site_are_scored_once():
 
 
 def test_sites_that_made_the_same_trees():
-    """Such as leaves, where all rows are of one class."""
+    """Such as leaves, if all rows have one class."""
     tables = parts(table(), 3)
     for name in ("site 0", "site 1"):
         tables[name] = tables[name].with_columns(label=tables[name]["label"].replace("no", "yes"))
@@ -122,7 +122,7 @@ def test_sites_that_made_the_same_trees():
     assert len(sv.BOFRF(**SMALL, tau=0.0).fit(fed).forest_) == 9
 
 
-def test_a_coordinator_takes_no_trees_that_a_site_did_not_sign():
+def test_a_coordinator_accepts_signed_trees_only():
     def twist(site, data):
         envelope = wire.decode(data, Envelope)
         if site == "site 1" and envelope.kind == "Trees":

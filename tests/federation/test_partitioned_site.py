@@ -1,4 +1,4 @@
-"""Sites whose rows are partitions on a Dask cluster: the same forest to the bit, one site to everybody else."""
+"""Sites whose rows are partitions on a Dask cluster: the same forest bit for bit, one site to everybody else."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ CUTS = (0, 40, 40, 95, 120)
 
 @pytest.fixture(scope="module")
 def client():
-    """Two workers, each a process of its own."""
+    """Two workers, each in its own process."""
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
@@ -48,7 +48,7 @@ def client():
 
 
 def write_parts(frame, folder, cuts=CUTS):
-    """Write a table as Parquet files."""
+    """Writes a table as Parquet files."""
     folder.mkdir(exist_ok=True)
     for i, (start, stop) in enumerate(zip(cuts, [*cuts[1:], len(frame)], strict=True)):
         frame[start:stop].write_parquet(folder / f"{i:03}.parquet")
@@ -60,7 +60,7 @@ def model(**settings):
 
 
 def judged(learner, fed):
-    """Figures of the federated forest, with no column of what sites have alone."""
+    """Metrics of the federated forest, without the columns of local models."""
     return learner.evaluate(fed).filter(pl.col("model") == "federated").drop("gain", "gain_low", "gain_high", "use")
 
 
@@ -68,7 +68,7 @@ def judged(learner, fed):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_same_forest_and_figures_as_in_one_process(task, client, tmp_path):
+def test_the_same_forest_and_metrics_as_in_one_process(task, client, tmp_path):
     """Categories, missing values, test rows and an empty partition; files, and a data frame of unknown divisions."""
     tables = parts(table(task, 400), 2)
     settings = {"test": 0.25, "n_jobs": 1}
@@ -91,7 +91,7 @@ def test_the_same_forest_and_figures_as_in_one_process(task, client, tmp_path):
 
 
 def test_columns_of_numbers_are_described_where_they_lie(client, tmp_path):
-    """Their sizes are those of one pass over all rows, also of a column that is empty in some partitions."""
+    """Their sizes equal those of one pass over all rows, also for a column that is empty in some partitions."""
     frame = table("binary", 200).with_columns(
         rare=pl.when(pl.int_range(200) > 150).then(pl.int_range(200) * 3.5), none=pl.lit(None, pl.Float64)
     )
@@ -107,7 +107,7 @@ def test_columns_of_numbers_are_described_where_they_lie(client, tmp_path):
         assert sizes is None or all(np.array_equal(vars(sizes)[key], vars(found)[key]) for key in vars(sizes))
 
 
-def test_one_site_to_its_ledger_and_to_whoever_asks(client, tmp_path):
+def test_partitions_appear_as_one_site(client, tmp_path):
     """With masked sums: the same messages, and the same lines of the ledger."""
     tables = parts(table("binary", 300), 3)
     files = sv.Partitions(write_parts(tables["site 1"], tmp_path / "rows", (0, 31, 62)))
@@ -127,7 +127,7 @@ def test_one_site_to_its_ledger_and_to_whoever_asks(client, tmp_path):
     assert ledgers[0] == ledgers[1]
 
 
-def test_a_site_that_remembers_nothing(client, tmp_path):
+def test_a_site_without_caches(client, tmp_path):
     tables = parts(table("number", 120), 2)
     warm = sv.federate_rows(tables)
     files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 20)))
@@ -135,7 +135,7 @@ def test_a_site_that_remembers_nothing(client, tmp_path):
     assert model(n_estimators=3, max_depth=2).fit(cold).forest_ == model(n_estimators=3, max_depth=2).fit(warm).forest_
 
 
-def test_more_partitions_than_are_added_up_at_once(client, tmp_path):
+def test_many_partitions(client, tmp_path):
     tables = parts(table("several", 200), 2)
     files = sv.Partitions(write_parts(tables["site 1"], tmp_path / "rows", range(0, 90, 5)))
     spread = sv.federate_rows({**tables, "site 1": files})
@@ -144,7 +144,7 @@ def test_more_partitions_than_are_added_up_at_once(client, tmp_path):
 
 
 def test_few_rows_of_a_partition_are_not_few_rows_of_a_site(client, tmp_path):
-    """Trees may draw a small share of the rows of a large table, however it is cut."""
+    """Trees may sample a small share of the rows of a large table, however it is partitioned."""
     tables = parts(table("binary", 400), 2)
     files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 30, 60)))
     small = {"max_samples": 0.08, "max_depth": 2}
@@ -167,7 +167,7 @@ def test_studies_name_a_cluster(client, tmp_path):
     assert len(hashes) == 1
 
 
-def test_a_site_of_real_machines_names_a_cluster(client, tmp_path):
+def test_a_site_between_machines_names_a_cluster(client, tmp_path):
     rows = table("binary", 120)
     write_parts(rows, tmp_path / "rows")
     address = client.scheduler.address
@@ -188,8 +188,8 @@ def test_a_site_of_real_machines_names_a_cluster(client, tmp_path):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_what_a_site_has_alone_is_not_judged_there(task, client, tmp_path):
-    """Between machines a coordinator asks for it, since it does not know how a site keeps its rows."""
+def test_local_models_are_not_evaluated_there(task, client, tmp_path):
+    """Between machines a coordinator requests it, because it does not know how a site stores its rows."""
     tables = parts(table(task, 200), 2)
     files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows", (0, 30)))
     fed = sv.federate_rows({**tables, "site 0": files}, test=0.3)
@@ -213,7 +213,7 @@ def test_learners_that_need_all_rows_in_one_place_are_refused(client, tmp_path):
             learner.fit(spread)
 
 
-def test_a_private_forest_is_refused_before_it_costs_anything(client, tmp_path):
+def test_a_private_forest_is_refused_before_charging(client, tmp_path):
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"x": rng.random(60), "label": rng.integers(0, 2, 60)})
     schema = sv.Schema.of([sv.Feature("x", bounds=(0.0, 1.0))], sv.Label("label", (0, 1)))
@@ -224,7 +224,7 @@ def test_a_private_forest_is_refused_before_it_costs_anything(client, tmp_path):
     assert [fed.site(name).outbox.budget.spent for name in fed.sites] == [0.0, 0.0]
 
 
-def test_what_cannot_be_is_said_in_a_line(client, tmp_path):
+def test_impossible_settings_give_one_line(client, tmp_path):
     tables = parts(table("binary", 120), 2)
     good = tables["site 0"]
 
@@ -297,15 +297,15 @@ def test_a_cluster_that_fails(error, text):
 
 
 def test_a_worker_that_cannot_do_its_work():
-    """What goes wrong is a value, whatever it is, and what was to use the result passes it on."""
+    """Every failure is returned as a value, and later steps pass it on."""
     failed = on_worker(int, "a cell")
     assert on_worker(len, [1, failed]) == on_worker(len, failed) == failed
     assert isinstance(failed.raised(), RuntimeError)
     assert type(on_worker(look_at, "nowhere.parquet").raised()) is sv.InputError
 
 
-def test_rows_that_come_out_differently_are_noticed():
-    """Dask works out again what a lost worker had; a table that depends on chance would be another one."""
+def test_nondeterministic_rows_are_noticed():
+    """Dask recomputes what a lost worker had; a table that depends on chance would change."""
     frame = table("binary", 40)
     schema = sv.federate_rows({"a": frame}).schema
     names = [*schema.columns, "label"]
@@ -316,12 +316,12 @@ def test_rows_that_come_out_differently_are_noticed():
     )
     spread = Spread(mock.Mock(threads=1), [None], ["partition 1"], np.array([[40, 0]]))
     assert len(spread.same_rows(first)) == len(spread.same_rows(same)) == 40
-    with pytest.raises(sv.InputError, match="partition 1 was worked out again"):
+    with pytest.raises(sv.InputError, match="partition 1 was computed again"):
         spread.same_rows(other)
 
 
 def test_no_cell_is_in_the_logs_of_workers(client, tmp_path):
-    """A function that raises would be logged by Dask with what it was given."""
+    """Dask would log a function that raises together with its arguments."""
     frame = pd.DataFrame({"age": np.arange(40.0), "label": ["a", "b"] * 20})
     broken = frame.assign(label=["a secret class"] + [None] * 39)
     schema = sv.federate_rows({"x": frame}).schema
@@ -343,11 +343,11 @@ def test_errors_that_quote_cells_are_in_no_log_of_a_worker(tmp_path, caplog):
     assert "secret" not in caplog.text
 
 
-# -- workers that die; last, since the next one has to import everything
+# -- workers that die; last, because the next worker imports everything again
 
 
 def test_a_worker_that_is_killed_is_replaced(client, tmp_path, monkeypatch):
-    """While a question is answered: rows are encoded again, and brought to their nodes again."""
+    """While a request is handled: rows are encoded again and sent down the trees again."""
     tables = parts(table("binary", 400), 2)
     learnt = model().fit(sv.federate_rows(tables))
     files = sv.Partitions(write_parts(tables["site 0"], tmp_path / "rows"))

@@ -20,7 +20,7 @@ def test_the_sum_of_what_sites_counted_is_proven(counted):
     assert is_proven(KEY, NAME, SITES, *counted)
 
 
-def test_nothing_else_is(counted):
+def test_nothing_else_is_proven(counted):
     counts, proof = counted
     more = counts.copy()
     more[1, 7] += 1
@@ -40,8 +40,8 @@ def test_nothing_else_is(counted):
     assert is_proven(KEY, NAME, SITES, counts, proof % PRIME)  # sums may wrap
 
 
-def test_one_sites_proof_tells_nothing_of_its_counts():
-    """It is a number under a key that is new for every site and every thing counted."""
+def test_a_proof_reveals_nothing_about_the_counts():
+    """A number under a key that is new for every site and every count."""
     zero, one = np.zeros((1, 10), np.int32), np.ones((1, 10), np.int32)
     proofs = [prove(KEY, [*NAME, str(i)], "a", counts).tolist() for i in range(3) for counts in (zero, one)]
     assert len({tuple(proof) for proof in proofs}) == len(proofs)

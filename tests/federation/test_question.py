@@ -15,7 +15,7 @@ def test_waiting_for_an_owner_does_not_count_against_the_timeout():
     assert "within 60 s" in str(over(tries, UnreachedError("it has not answered yet"), begun + 60))
 
 
-def test_waiting_for_an_owner_has_a_limit_of_its_own():
+def test_waiting_for_an_owner_has_its_own_limit():
     tries = Tries(timeout=None, patience=2 * 86400.0)
     assert not over(tries, WaitingError("its owner has not approved the study yet"), 86400.0)
     error = over(tries, WaitingError("its owner has not approved the study yet"), 2 * 86400.0)

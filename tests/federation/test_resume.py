@@ -1,4 +1,4 @@
-"""A coordinator that is stopped at any message goes on where it stopped, and ends with the same forest."""
+"""A coordinator stopped at any message resumes there, and ends with the same forest."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ TABLES = parts(table(n=90), 3)
 
 
 def study(kind, path, **settings):
-    """Agreement, two learners, figures: every kind of message but the adaptive ones."""
+    """Agreement, two learners, metrics: every kind of message but the adaptive ones."""
     fed = federate(TABLES, kind, journal=None if path is None else str(path), test=0.2, **settings)
     try:
         summed = sv.HistogramForest(n_estimators=3, max_depth=2).fit(fed)
@@ -44,7 +44,7 @@ def whole():
 
 
 def stopping(after, kept):
-    """Stop when so many replies have arrived; the last is dealt with (``kept``) or lost on the way."""
+    """Stops after this many replies; the last is handled (``kept``) or lost on the way."""
     asked = []
 
     class Stopping(Recorded):
@@ -64,7 +64,7 @@ def asked_of(fed):
     return [(wire.decode(d, Envelope), site) for site, way, d in fed.transport.record if way == "received"]
 
 
-def test_the_study_has_all_kinds_of_messages():
+def test_the_study_covers_all_message_kinds():
     fed = uninterrupted()[1]
     modules = {HANDLERS[kind][1].__module__ for _, _, kind in fed.traffic}
     known = {kind for kind, (_, handler) in HANDLERS.items() if handler.__module__ in modules}
@@ -83,7 +83,7 @@ def test_stopped_after_every_message_in_turn(tmp_path, after):
     assert len(answered) == after
     again = [(e.question, site) for e, site in asked_of(fed) if (e.question, site) in answered]
     verbs = {e.question: HANDLERS[e.kind][0].verb for e, _ in asked_of(fed)}
-    # of a sum only the whole is kept, so the one that was under way is asked anew
+    # only the total of a sum is kept, so the current one is requested again
     assert all(verbs[question] == "total" and question == answered[-1][0] for question, _ in again)
 
 
@@ -104,7 +104,7 @@ def test_stopped_again_and_again(tmp_path):
     assert outcome == whole()
 
 
-def test_a_finished_study_asks_nothing(tmp_path):
+def test_a_finished_study_sends_nothing(tmp_path):
     first = study(Recorded, tmp_path / "journal")[1]
     outcome, fed = study(Recorded, tmp_path / "journal")
     assert outcome == whole()
@@ -119,7 +119,7 @@ def test_sites_may_be_restarted_meanwhile(tmp_path):
 
 
 def test_killed(tmp_path):
-    """A process that ends without a word, in the middle of a sum."""
+    """A process that ends without warning, in the middle of a sum."""
     code = f"""
 import os, sys
 sys.path[:0] = [{str(Path(__file__).parent.parent)!r}]
@@ -147,7 +147,7 @@ def silent(name):
 
 
 def test_a_site_that_was_left_out_stays_out(tmp_path):
-    """The study went on without it; coming back to it later must not lead elsewhere."""
+    """The study continued without it; resuming later must give the same result."""
     lossy = lambda: disturbed(from_reply(13, silent("site 1")))  # noqa: E731
     expected, fed = study(lossy(), None, quorum=2)
     assert list(fed.lost) == ["site 1"]
@@ -156,7 +156,7 @@ def test_a_site_that_was_left_out_stays_out(tmp_path):
         path = tmp_path / f"journal {after}"
 
         class Both(lossy()):
-            """Site 1 falls silent; the coordinator is stopped later."""
+            """Site 1 fails; the coordinator is stopped later."""
 
             count = 0
 
@@ -178,8 +178,8 @@ def test_a_site_that_was_left_out_stays_out(tmp_path):
     assert list(fed.lost) == ["site 1"]
 
 
-def test_a_study_that_failed_can_be_taken_up_again(tmp_path):
-    """That the quorum was lost is not remembered: the sites may be back tomorrow."""
+def test_a_failed_study_can_be_resumed(tmp_path):
+    """The loss of the quorum is not recorded: the sites may be back tomorrow."""
     with pytest.raises(FederationError, match="the quorum is 3"):
         study(disturbed(from_reply(13, silent("site 1"))), tmp_path / "journal", quorum=3)
     assert study(Recorded, tmp_path / "journal", quorum=3)[0] == whole()

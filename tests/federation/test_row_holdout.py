@@ -1,4 +1,4 @@
-"""Rows held out for evaluation, drawn one by one: what answers with noise rest on."""
+"""Held-out rows chosen independently of each other: noisy replies depend on it."""
 
 from collections import Counter
 
@@ -19,12 +19,12 @@ KEY = b"a key of sixteen"
 
 
 def rows_of(frame, test=False, **settings):
-    """The rows of one part, as often as each is in it."""
+    """The rows of one part, with multiplicity."""
     return both_parts(frame, **settings)[test]
 
 
 def both_parts(frame, **settings):
-    """The rows that are trained on and the test rows, as often as each is there."""
+    """The training rows and the test rows, with multiplicity."""
     given = {"test": 0.3, "test_key": KEY, "schema": schema(), **settings}
     site = Site("a", frame, **given)
     parts = [site.part(schema(), test, strict=False) for test in (False, True)]
@@ -36,14 +36,14 @@ def difference(a, b):
 
 
 def plenty(n=60):
-    """A table in which most rows are there several times."""
+    """A table in which most rows occur several times."""
     some = table(n=12)
     return pl.concat([some] * 4 + [table(n=n - 48, seed=3)]).sample(fraction=1.0, shuffle=True, seed=5)
 
 
 @pytest.mark.parametrize("memory", [None, 1 << 20])
 @pytest.mark.parametrize("fold", [None, Fold(1, 3), Fold(0, 3, 2)])
-def test_a_row_less_leaves_all_others_in_their_part(memory, fold):
+def test_removing_a_row_moves_no_other(memory, fold):
     frame, settings = plenty(), {"memory": memory, "fold": fold}
     learnt, judged = both_parts(frame, **settings)
     assert len(learnt) > 5
@@ -54,8 +54,8 @@ def test_a_row_less_leaves_all_others_in_their_part(memory, fold):
         assert difference(learnt, parts[0]) + difference(judged, parts[1]) == 1
 
 
-def test_nor_does_one_that_is_read_with_difficulty(tmp_path):
-    """A text in a column of numbers, a label that is no class, a category that nobody knows."""
+def test_nor_does_removing_an_odd_row(tmp_path):
+    """A text in a numeric column, a label outside the classes, an unknown category."""
     frame = table(n=40).cast(dict.fromkeys(("age", "dose", "noise"), pl.String))
     for i, values in enumerate(({"age": "unknown"}, {"label": "perhaps"}, {"ward": "zz", "noise": ""})):
         odd = pl.DataFrame({name: ["1"] for name in ("age", "dose", "noise")} | {"sex": ["f"], "ward": ["a"]})
@@ -66,8 +66,8 @@ def test_nor_does_one_that_is_read_with_difficulty(tmp_path):
         assert sum(difference(*(rows_of(str(path), test) for path in paths)) for test in (False, True)) == 1
 
 
-def test_by_class_a_row_less_moves_others():
-    """Why there are two ways: the other one is not for answers with noise."""
+def test_stratified_by_class_removing_a_row_moves_others():
+    """Why there are two ways: the other one is not suitable for noisy replies."""
     frame = plenty()
     learnt = rows_of(frame, test_key=None)
     assert max(difference(learnt, rows_of(frame[i + 1 :].vstack(frame[:i]), test_key=None)) for i in range(5)) > 1
@@ -85,14 +85,14 @@ def test_the_share_and_folds(monkeypatch):
     assert rows_of(frame, True) == rows_of(frame, True, memory=1 << 20) == judged
 
 
-def test_equal_rows_are_drawn_apart():
-    """Or a table of few different rows would be held out in lumps."""
+def test_equal_rows_are_sampled_independently():
+    """Otherwise a table with few distinct rows would be held out in lumps."""
     frame = pl.concat([table(n=1)] * 1000)
     assert sum(rows_of(frame, True).values()) == pytest.approx(300, abs=60)
 
 
 @pytest.mark.parametrize("private", [{"policy": sv.Policy(epsilon=1.0)}, {"test_by": "row"}, {"budgets": True}])
-def test_federations_with_budgets_draw_singly(private, tmp_path):
+def test_federations_with_budgets_sample_independently(private, tmp_path):
     private = {**private, "budgets": tmp_path} if "budgets" in private else private
     frame = table(n=240)
     parts = []
@@ -104,7 +104,7 @@ def test_federations_with_budgets_draw_singly(private, tmp_path):
     assert 30 < len(parts[0][1]) < 90
 
 
-def test_noise_is_refused_where_test_rows_are_drawn_by_class():
+def test_noise_is_refused_with_stratified_test_rows():
     fed = federate(n=300, test=0.25, policy=sv.Policy(epsilon=5.0), test_by="class")
     with pytest.raises(RefusedError, match="before anything was asked: the site keeps test rows that were sampled"):
         sv.HistogramForest(epsilon=1.0).fit(fed)
@@ -119,7 +119,7 @@ def test_without_a_budget_it_is_a_warning():
         sv.HistogramForest(epsilon=1.0).fit(fed)
 
 
-def test_rows_are_drawn_by_a_schema():
+def test_sampling_rows_needs_a_schema():
     with pytest.raises(InputError, match="test_by='row' needs a schema"):
         sv.federate_rows({"a": table(n=40)}, test_by="row")
     with pytest.raises(InputError, match="test_by must be"):
@@ -128,4 +128,4 @@ def test_rows_are_drawn_by_a_schema():
     budgeted = sv.federate_rows(
         {"a": table(n=40)}, test=0.5, n_jobs=1, policy=sv.Policy(epsilon=1.0, messages=tuple(HANDLERS))
     )
-    assert np.array_equal(plain.held_out.bits, budgeted.site("a").held_out.bits)  # no noise is asked for there
+    assert np.array_equal(plain.held_out.bits, budgeted.site("a").held_out.bits)  # no noise is requested there

@@ -16,11 +16,11 @@ import silvan as sv
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.describe import CountRows, Describe
-from silvan.federation.in_process import InProcess
 from silvan.federation.keys import COORDINATOR, Key, Roster, is_signed, read_public
 from silvan.federation.message import Envelope
 from silvan.federation.signed import NONCE, SignedMessage, Signer, make_signers
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 
 TABLES = parts(table(n=120), 4)
 COORDINATORS, HERE, OTHER = Key.generate(), Key.generate(), Key.generate()
@@ -43,7 +43,7 @@ def asking(request, study="study", **changes):
 
 
 def opened(data):
-    """What a site answered, whoever it is for."""
+    """A site's reply, whoever it is for."""
     signed = wire.decode(data, SignedMessage)
     assert is_signed(HERE.public, signed.signature, signed.signed_bytes())
     return wire.decode(signed.body, Envelope)
@@ -55,7 +55,7 @@ def opened(data):
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_the_same_study_signed(sums, cold):
-    """Every algorithm's questions and answers, through every way of summing."""
+    """The requests and replies of every algorithm, with every way of summing."""
     outcomes = []
     for signed in (False, True):
         fed = federate(TABLES, Recorded, sums=sums, cold=cold, signed=signed, test=0.25)
@@ -84,7 +84,7 @@ def test_columns_signed():
 
 
 def test_an_interrupted_study_goes_on_signed(tmp_path):
-    """Keys are made anew, and the site's memory of the last message is not a stranger's."""
+    """Keys are new, and the site does not keep the last message of somebody else."""
     path = str(tmp_path / "journal")
     forests = []
     for _ in range(2):
@@ -154,7 +154,7 @@ def test_a_message_for_another_study():
     assert "for another study" in refused(coordinator().send("here", "other", "ask", asking(CountRows())))
 
 
-def test_a_message_again_and_messages_out_of_order():
+def test_repeated_and_reordered_messages():
     here, we = signed_site(), coordinator()
     first, second, third = (we.send("here", "study", "ask", asking(CountRows(), round=i)) for i in range(3))
     assert opened(here.receive(first, "ask")).kind == "Size"
@@ -187,14 +187,14 @@ def test_a_clock_that_is_a_little_off():
     assert opened(here.receive(data, "ask")).kind == "Size"
 
 
-def test_a_coordinator_whose_clock_is_far_off_is_told_so():
+def test_a_coordinator_learns_that_its_clock_is_wrong():
     fed = federate(TABLES, signed=True)
     fed.signer.clock = lambda: time.time_ns() + int(1e13)
     with pytest.raises(RefusedError, match="site 'site 0' refused CountGrid: the message was signed at another time"):
         sv.HistogramForest(2, max_depth=2).fit(fed)
 
 
-def test_a_sum_with_sites_that_nobody_knows():
+def test_a_sum_with_unknown_sites():
     """Invented sites would make a sum of few look like one of many."""
     fed = federate(TABLES, Recorded, signed=True, policy=sv.Policy(min_sites=4))
     sv.HistogramForest(2, max_depth=1).fit(fed)
@@ -237,8 +237,8 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("how", FORGERIES)
-def test_a_forged_answer_changes_nothing(how):
-    """What comes in a site's name is ignored until the site itself speaks; if it never does, it has not answered."""
+def test_a_forged_reply_changes_nothing(how):
+    """Messages in a site's name are ignored until the site itself replies; if it never does, it has failed."""
 
     def before(site, data):
         return [*(FORGERIES[how](site, data) if site == "site 1" else []), (site, data)]
@@ -248,8 +248,8 @@ def test_a_forged_answer_changes_nothing(how):
         study(disturbed(lambda site, data: FORGERIES[how](site, data) if site == "site 1" else [(site, data)]))
 
 
-def test_an_older_answer_changes_nothing():
-    """All answers of a site again, each time, before the right one."""
+def test_an_older_reply_changes_nothing():
+    """All replies of a site again, each time, before the right one."""
     voting = []
 
     def twist(site, data):
@@ -261,7 +261,7 @@ def test_an_older_answer_changes_nothing():
     assert study(disturbed(twist))[0] == whole()
 
 
-def test_the_answer_of_another_site():
+def test_the_reply_of_another_site():
     def twist(site, data):
         return [("site 2", data)] if site == "site 1" else [(site, data)]
 
@@ -269,7 +269,7 @@ def test_the_answer_of_another_site():
         study(disturbed(twist))
 
 
-def test_a_site_that_cannot_be_believed_may_be_left_out():
+def test_an_unauthenticated_site_may_be_left_out():
     def twist(site, data):
         return letters(site, data, signature=bytes(64)) if site == "site 1" else [(site, data)]
 
@@ -300,7 +300,7 @@ def test_a_key_that_others_may_read(tmp_path, mode):
         Key.load(path)
 
 
-def test_keys_that_are_none(tmp_path):
+def test_invalid_keys(tmp_path):
     path = tmp_path / "site.key"
     with pytest.raises(InputError, match="there is no such key"):
         Key.load(path)
@@ -337,7 +337,7 @@ def test_a_roster_on_disk(tmp_path):
         ({}, {}, "at least one site"),
     ],
 )
-def test_rosters_that_cannot_be_meant(sites, seals, text):
+def test_invalid_rosters(sites, seals, text):
     with pytest.raises(InputError, match=text):
         Roster(COORDINATORS.public, sites, seals)
 
@@ -358,7 +358,7 @@ def test_a_signer_whose_key_is_not_on_the_roster():
 
 
 @pytest.mark.parametrize("sums", ["ring", "masked"])
-def test_a_coordinator_that_hands_out_keys_of_its_own(sums):
+def test_a_coordinator_that_distributes_its_own_keys(sums):
     """With a roster, sites seal and mask for each other under keys they know, whatever the coordinator says."""
     fed = federate(TABLES, sums=sums, signed=True)
     impostor = federate(TABLES, sums=sums).site("site 2").store
@@ -379,7 +379,7 @@ def test_describe_is_signed_too():
 
 
 class Forger(InProcess):
-    """Somebody on the wire who breaks the signature of every message to a site, from the sixth on."""
+    """An attacker on the wire who breaks the signature of every message to a site, from the sixth on."""
 
     waves = 0
 
@@ -392,7 +392,7 @@ class Forger(InProcess):
 
 
 def test_a_forger_cannot_have_a_site_end_a_study():
-    """The site's refusal answers no message of the coordinator's, so it is silence."""
+    """The site's refusal does not reply to any message of the coordinator's, so it counts as silence."""
     fed = federate(parts(table(n=90), 3), Forger, signed=True, quorum=2)
     sv.HistogramForest(2, max_depth=3).fit(fed)
     assert list(fed.lost) == ["site 1"]

@@ -1,4 +1,4 @@
-"""What crosses a site's border: answers to what may be asked, and never a value when something goes wrong."""
+"""What leaves a site: replies to permitted requests, and never a value when something fails."""
 
 import logging
 from typing import ClassVar
@@ -35,13 +35,13 @@ from silvan.tree.fit import Settings
 # -- answers
 
 
-def test_an_answer_says_what_it_belongs_to():
+def test_a_reply_names_its_request():
     answer = send(site(), CountRows(), question="q1")
     assert (answer.study, answer.question, answer.sender, answer.kind) == ("study", "q1", "here", "Size")
     assert wire.decode(answer.body, CountRows.reply).rows == 40
 
 
-def test_the_verb_is_the_sites_to_enforce():
+def test_the_site_enforces_the_verb():
     named, data = schema_blob()
     for request, wrong in ((CountGrid(schema=named), "ask"), (CountRows(), "total")):
         assert send(site(), request, blobs=[data]).kind == request.reply.__name__
@@ -50,18 +50,18 @@ def test_the_verb_is_the_sites_to_enforce():
 
 def test_unknown_messages_are_refused():
     assert trouble(send(site(), CountRows(), kind="Nonsense")).code == "refused"
-    assert trouble(send(site(), CountRows(), kind="Size")).code == "refused"  # a reply is no request
+    assert trouble(send(site(), CountRows(), kind="Size")).code == "refused"  # a reply is not a request
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x80", wire.encode(Trouble("a", "b")), b"\xff" * 1000])
-def test_bytes_that_are_no_message(data):
+def test_invalid_bytes(data):
     answer = wire.decode(site().receive(data, "ask"), Envelope)
     assert trouble(answer).code == "format"
     assert answer.question == ""
 
 
 def requests():
-    """A request of each kind that can be asked of a single site at once."""
+    """One request of each kind that can be sent to a single site."""
     named, data = schema_blob()
     settings = Settings(n_estimators=3, max_depth=3)
     key = np.arange(2, dtype=np.uint64)
@@ -78,8 +78,8 @@ def requests():
 
 
 @pytest.mark.parametrize("i", range(len(requests())), ids=lambda i: type(requests()[i][0]).__name__)
-def test_the_same_question_twice(i):
-    """Warm, asked anew, and at a site that was restarted: the same bytes."""
+def test_the_same_request_twice(i):
+    """Cached, repeated, and at a restarted site: the same bytes."""
     request, blobs = requests()[i]
     first = site(test=0.2)
     answers = [send(first, request, blobs=blobs) for _ in range(2)]
@@ -92,7 +92,7 @@ def test_the_same_question_twice(i):
 # -- blobs
 
 
-def test_a_blob_that_is_missing_is_asked_for():
+def test_a_missing_blob_is_requested():
     named, data = schema_blob()
     here = site()
     answer = send(here, CountGrid(schema=named))
@@ -109,14 +109,14 @@ def test_a_blob_under_a_wrong_hash():
     assert send(here, CountGrid(schema=named)).kind == "Missing"
 
 
-def test_a_blob_that_nobody_refers_to_is_not_kept():
+def test_unreferenced_blobs_are_not_stored():
     here = site()
     send(here, CountRows(), blobs=[b"x" * 1000])
     assert here.store.get(f"blob {digest(b'x' * 1000)}") is None
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1", b"\xff", b'{"features":[],"label":{}}', b"9" * 10_000])
-def test_a_schema_that_is_none(data):
+def test_an_invalid_schema(data):
     answer = send(site(), CountGrid(schema=Blob(digest(data))), blobs=[data])
     assert trouble(answer).code in ("format", "internal", "input", "schema")
 
@@ -125,7 +125,7 @@ def test_a_schema_that_is_none(data):
 
 
 class Breaks(Request, frozen=True, kw_only=True):
-    """Goes wrong in some way."""
+    """Fails in some way."""
 
     verb = "ask"
     reply = CountRows.reply
@@ -158,7 +158,7 @@ def breaks():
 
 @pytest.mark.parametrize("how", ERRORS)
 @pytest.mark.usefixtures("breaks")
-def test_trouble_is_a_code_and_a_fixed_text(how, caplog):
+def test_errors_are_a_code_and_a_fixed_text(how, caplog):
     here = site()
     with caplog.at_level(logging.ERROR, "silvan.site"):
         answer = send(here, Breaks(how=how), question="q1")
@@ -205,17 +205,17 @@ def test_a_table_that_cannot_be_read(source):
 
 
 @pytest.mark.parametrize("i", range(len(requests())), ids=lambda i: type(requests()[i][0]).__name__)
-def test_no_reply_holds_the_values_of_a_row(i):
+def test_no_reply_contains_the_values_of_a_row(i):
     request, blobs = requests()[i]
     answer = wire.encode(send(site(test=0.2), request, blobs=blobs))
     assert not any(mark in answer for mark in MARKS)
 
 
 def test_two_messages_with_one_name():
-    """The second would silently be answered in place of the first."""
+    """Otherwise the second would silently be used in place of the first."""
 
     class Describe(Request, frozen=True, kw_only=True):  # as one of the agreement's
-        """How many rows there are."""
+        """The number of rows."""
 
         verb: ClassVar = "ask"
         reply: ClassVar = Reply

@@ -1,4 +1,4 @@
-"""A site's rules on what leaves it, its rows, and how much it remembers."""
+"""A site's rules about what leaves it, its rows, and how much it remembers."""
 
 import msgspec
 import numpy as np
@@ -12,18 +12,17 @@ from silvan.algorithms.shared_bins import CountGrid
 from silvan.data.schema import Label, Schema
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.cache import Cache, CacheKey
 from silvan.federation.describe import CountRows, Describe
 from silvan.federation.message import Trouble
 from silvan.federation.site import Outbox, Site
-from silvan.federation.store import MemoryStore
+from silvan.federation.store import Cache, CacheKey, MemoryStore
 from silvan.privacy.gate import Gate, Policy
 from silvan.tree.fit import Settings
 
 # -- the outbox
 
 
-def test_a_policy_names_what_may_be_asked():
+def test_a_policy_names_the_allowed_messages():
     here = site(outbox=Gate(Policy(messages=["CountRows"])))
     assert send(here, CountRows()).kind == "Size"
     replies = trouble(send(here, Describe()))
@@ -54,12 +53,12 @@ def test_sums_over_few_sites_are_refused(monkeypatch):
     "wrong",
     [{"messages": "Describe"}, {"min_leaf": 0}, {"min_sites": 0}, {"epsilon": 0.0}, {"min_test": 0}, {"losses": -1}],
 )
-def test_policies_that_cannot_be_meant(wrong):
+def test_invalid_policies(wrong):
     with pytest.raises(InputError):
         Policy(**wrong)
 
 
-def test_what_leaves_may_be_changed_or_held_back():
+def test_replies_may_be_changed_or_withheld():
     class Censor(Outbox):
         def release(self, site, request, reply):
             if isinstance(request, Describe):
@@ -74,7 +73,7 @@ def test_what_leaves_may_be_changed_or_held_back():
 # -- rows
 
 
-def test_a_test_part_is_drawn_by_class_and_stays():
+def test_the_test_set_is_stratified_and_fixed():
     table = pl.DataFrame({"x": range(1000), "label": ["a"] * 900 + ["b"] * 90 + ["c"] * 10})
     here = site(table, test=0.2)
     schema = Schema.of(["x"], Label("label", ("a", "b", "c")))
@@ -85,18 +84,18 @@ def test_a_test_part_is_drawn_by_class_and_stays():
     assert not np.array_equal(Site("there", table, test=0.2).part(schema, test=True).X, test.X)
 
 
-def test_small_classes_share_what_rounding_leaves():
+def test_small_classes_share_the_rounding_remainder():
     table = pl.DataFrame({"x": range(60), "label": [str(i // 3) for i in range(60)]})
     assert site(table, test=0.2).n_train == 48
 
 
 @pytest.mark.parametrize(("n", "test"), [(1, 0.9), (2, 0.99), (1, 0.5), (3, 0.2)])
-def test_something_is_always_left_to_learn_from(n, test):
+def test_training_rows_always_remain(n, test):
     table = pl.DataFrame({"x": range(n), "label": ["a"] * n})
     assert 1 <= site(table, test=test).n_train <= n
 
 
-def test_row_keys_tell_sites_and_places_apart():
+def test_row_keys_distinguish_sites_and_positions():
     schema = Schema.of(["age"], Label("label", ("no", "yes")))
     keys = [Site(name, frame()).part(schema).row_keys for name in ("a", "b", "ab")]
     assert len(np.unique(np.concatenate(keys))) == 120
@@ -115,7 +114,7 @@ def test_the_cache_keeps_a_few_of_each_kind():
     assert sum(key[0] == "scores" for key in cache) == 64
 
 
-def test_the_cache_makes_a_thing_once_while_it_fits():
+def test_the_cache_computes_an_entry_once_while_it_fits():
     cache, made = Cache(), []
     for _ in range(2):
         assert cache.once(CacheKey[int]("growing", 1), lambda: made.append(1) or 5) == 5
@@ -125,7 +124,7 @@ def test_the_cache_makes_a_thing_once_while_it_fits():
     assert cache.once(CacheKey[int]("growing", 1), lambda: 7) == 6
 
 
-def test_the_oldest_blobs_make_room():
+def test_the_oldest_blobs_are_dropped():
     store = MemoryStore(room=10)
     store.put("secret", b"x" * 100)
     for i in range(5):

@@ -9,7 +9,7 @@ from silvan.errors import FormatError
 from silvan.federation.store import FileStore
 
 
-def test_what_was_put_is_there_afterwards(tmp_path):
+def test_stored_values_are_read_back(tmp_path):
     path = tmp_path / "store.sqlite"
     store = FileStore(path)
     store.put("a", b"1")
@@ -33,7 +33,7 @@ def test_all_or_none(tmp_path):
     store.close()
 
 
-def test_old_blobs_make_room(tmp_path):
+def test_old_blobs_are_dropped(tmp_path):
     store = FileStore(tmp_path / "store.sqlite", room=100)
     store.put("secret", bytes(200))
     for i in range(5):
@@ -45,7 +45,7 @@ def test_old_blobs_make_room(tmp_path):
     store.close()
 
 
-def test_a_file_of_something_else(tmp_path):
+def test_an_unrelated_file(tmp_path):
     path = tmp_path / "other.sqlite"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE t (x)")

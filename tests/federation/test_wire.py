@@ -1,4 +1,4 @@
-"""Bytes on the wire: what is written is read again, and nothing that is read can do harm."""
+"""Bytes on the wire: what is written is read back, and nothing that is read can do harm."""
 
 import struct
 import tracemalloc
@@ -39,24 +39,24 @@ any_array = st.sampled_from(CODES).flatmap(
 
 
 def same(a, b):
-    """Equal to the bit, NaN payloads included, in this machine's byte order."""
+    """Equal bit for bit, NaN payloads included, in this machine's byte order."""
     native = a.astype(a.dtype.newbyteorder("="))
     return b.dtype == native.dtype and b.shape == a.shape and b.tobytes() == native.tobytes()
 
 
 def array_bytes(kind=7, sent=7, deflated=0, shape=(2,), body=b"\0" * 8):
-    """Write an array by hand; kind 7 is int32."""
+    """Writes an array by hand; kind 7 is int32."""
     return struct.pack("<BBBB", kind, sent, deflated, len(shape)) + struct.pack(f"<{len(shape)}Q", *shape) + body
 
 
 def message(*arrays):
-    """Put arrays that were written by hand into a message."""
+    """Puts arrays written by hand into a message."""
     first, *more = [msgspec.msgpack.Ext(1, a) for a in arrays]
     named = {str(i): value for i, value in enumerate(more)}
     return msgspec.msgpack.encode({"word": "", "numbers": [], "array": first, "arrays": named})
 
 
-# -- there and back
+# -- round trips
 
 
 @given(any_array)
@@ -67,7 +67,7 @@ def message(*arrays):
 def test_arrays(array):
     back = wire.unpack_array(wire.pack_array(array))
     assert same(array, back)
-    back[...] = 0  # its own memory, to be written to
+    back[...] = 0  # a writable copy
 
 
 @given(
@@ -97,7 +97,7 @@ def test_integers_are_narrowed_and_widened_again(a, b):
 @example(np.array([-1, 3]))
 @example(np.zeros(300, np.int64))
 def test_counters_as_they_were_sent(array):
-    """Read without a wide copy they are the same numbers, and which type they stand for is not forgotten."""
+    """Read without a wide copy they are the same numbers, and keep the type they stand for."""
     back = wire.decode(wire.encode(Mixed("", [], array)), Mixed, narrow=True).array
     wide = wire.unpack_array(wire.pack_array(array))
     assert wire.element_type(back) == wire.element_type(wide) == wide.dtype
@@ -109,7 +109,7 @@ def test_counters_as_they_were_sent(array):
 
 
 def test_a_claim_of_another_type_is_no_narrow_counter():
-    """One byte an element, meant as that or as four bytes: a reader tells them apart."""
+    """One byte per element, meant as such or as four bytes: a reader distinguishes the two."""
     byte = wire.unpack_array(wire.pack_array(np.array([1, 2], np.uint8)), narrow=True)
     counters = wire.unpack_array(wire.pack_array(np.array([1, 2], np.int32)), narrow=True)
     assert byte.dtype == counters.dtype == np.uint8
@@ -118,21 +118,21 @@ def test_a_claim_of_another_type_is_no_narrow_counter():
 
 @pytest.mark.parametrize("dtype", CODES)
 def test_elements_are_little_endian(dtype):
-    """Bytes of one agreed form, whatever machine wrote them."""
+    """A fixed byte layout, whatever machine wrote it."""
     array = np.array([0, 1], "<" + dtype)
     assert wire.pack_array(array) == wire.pack_array(array.astype(">" + dtype))
     assert wire.pack_array(np.array([1e300, 2.0])).endswith(struct.pack("<2d", 1e300, 2.0))
     assert wire.pack_array(np.array([258], np.uint16)).endswith(b"\x02\x01")
 
 
-def test_what_is_mostly_zeros_is_deflated():
+def test_sparse_arrays_are_compressed():
     counts = np.zeros((100, 1000), np.int64)
     counts[::10, 5] = 300
     data = wire.pack_array(counts)
     assert len(data) < counts.size // 50
     assert same(counts, wire.unpack_array(data))
     noise = np.random.default_rng(0).integers(0, 255, 10_000)
-    assert len(wire.pack_array(noise)) < 10_000 + 20  # narrowed, and not deflated in vain
+    assert len(wire.pack_array(noise)) < 10_000 + 20  # narrowed, and not compressed needlessly
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_other_objects_cannot_be_sent():
         array_bytes(deflated=1, body=zlib.compress(b"\0" * 8) + b"more"),
     ],
 )
-def test_arrays_that_are_not(data):
+def test_malformed_arrays(data):
     for narrow in (False, True):
         with pytest.raises(WireError):
             wire.unpack_array(data, narrow=narrow)
@@ -190,28 +190,28 @@ def test_arrays_that_are_not(data):
     [(2**31,), (2**29,), (2**63,), (2**32, 2**32), (2**64 - 1,) * 4, (0, 2**40), (2**40, 0), (0, 2**63)],
 )
 @pytest.mark.parametrize("deflated", [0, 1])
-def test_claims_of_gigabytes(shape, deflated):
-    """A claim is refused before room is made for it."""
+def test_claimed_sizes_of_gigabytes(shape, deflated):
+    """A claimed size is refused before memory is allocated for it."""
     bomb = zlib.compress(b"\0" * 2**20) if deflated else b""
     data = message(array_bytes(shape=shape, deflated=deflated, body=bomb))
     with peak_below(2**22), pytest.raises(WireError, match="over the limit"):
         wire.decode(data, Mixed)
 
 
-def test_a_bomb_that_unfolds_to_more_than_it_claims():
+def test_a_bomb_larger_than_its_claim():
     data = array_bytes(kind=1, sent=1, deflated=1, shape=(100,), body=zlib.compress(b"\0" * 2**24, 9))
     with peak_below(2**20), pytest.raises(WireError, match="does not match"):
         wire.unpack_array(data)
 
 
-def test_arrays_share_the_room_of_a_message(monkeypatch):
-    """Many bombs, each below the limit, are over it together."""
+def test_arrays_share_the_limit_of_a_message(monkeypatch):
+    """Many bombs, each below the limit, exceed it together."""
     monkeypatch.setattr(wire, "MAX_MESSAGE", 2**20)
     bomb = array_bytes(kind=1, sent=1, deflated=1, shape=(2**19,), body=zlib.compress(b"\0" * 2**19, 9))
     assert wire.decode(message(bomb), Mixed).array.nbytes == 2**19
     with peak_below(2**22), pytest.raises(WireError, match="over the limit"):
         wire.decode(message(*[bomb] * 1000), Mixed)
-    counters = array_bytes(sent=1, shape=(2**17,), body=b"\0" * 2**17)  # a byte each, four when they are added up
+    counters = array_bytes(sent=1, shape=(2**17,), body=b"\0" * 2**17)  # one byte each, four when they are added up
     for narrow in (False, True):
         with pytest.raises(WireError, match="over the limit"):
             wire.decode(message(*[counters] * 3), Mixed, narrow=narrow)
@@ -226,7 +226,7 @@ def test_a_message_over_the_limit(monkeypatch):
 @pytest.mark.parametrize(
     "data",
     [
-        b"\xdd\xff\xff\xff\xff",  # a list of four thousand million
+        b"\xdd\xff\xff\xff\xff",  # a list of four billion
         b"\xdf\xff\xff\xff\xff",
         b"\xc6\xff\xff\xff\xff",
         b"\xc9\xff\xff\xff\xff\x01",
@@ -242,7 +242,7 @@ def test_a_message_over_the_limit(monkeypatch):
     ids=lambda data: data[:8].hex(),
 )
 @pytest.mark.parametrize("kind", [Mixed, Envelope])
-def test_messages_that_are_not(data, kind):
+def test_malformed_messages(data, kind):
     with peak_below(2**22), pytest.raises(WireError):
         wire.decode(data, kind)
 
@@ -266,7 +266,7 @@ SAMPLES = [
 
 
 def test_thousands_of_damaged_messages():
-    """A damaged message is a message, or is refused; there is nothing else it can be."""
+    """A damaged message either reads as a message or is refused."""
     rng = np.random.default_rng(0)
     refused = 0
     for kind, sample in SAMPLES:
@@ -299,7 +299,7 @@ def test_any_bytes(data):
 
 
 class peak_below:  # noqa: N801
-    """Fails if more memory than that is taken at any time."""
+    """Fails if more memory than this is used at any time."""
 
     def __init__(self, size):
         self.size = size

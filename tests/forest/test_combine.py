@@ -1,4 +1,4 @@
-"""How trees make an answer: votes with abstention and stages, against twins that count by hand."""
+"""How trees are combined: votes with abstention and stages, compared with naive versions."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ several = st.sampled_from([n for n in CLASSES if n > 0])
 
 
 def voting(seed, **parameters):
-    """A forest whose trees vote, with few different weights: so votes are often equal, and some count nothing."""
+    """A forest whose trees vote, with few distinct weights: votes are often equal, and some weights are 0."""
     forest = random_forest(seed, **parameters)
     weights = np.random.default_rng(seed).integers(0, 3, len(forest)).astype(float)
     return replace(forest, combine="vote", weights=weights if weights.any() else weights + 1)
@@ -47,7 +47,7 @@ def staged(seed, **parameters):
 
 @examples(30)
 @given(seed=st.integers(0, 2**32), schema=schemas, n_classes=kinds, n_trees=st.integers(1, 7), n_jobs=st.integers(1, 2))
-def test_votes_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
+def test_votes_match_the_naive_version(seed, schema, n_classes, n_trees, n_jobs):
     forest = voting(seed, schema=schema, n_classes=n_classes, n_trees=n_trees)
     X = random_rows(forest, seed, n=70)
     absent = np.random.default_rng(seed).random(forest.n_features) < 0.2
@@ -72,7 +72,7 @@ def test_votes_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
 @given(
     seed=st.integers(0, 2**32), schema=schemas, n_classes=several, n_trees=st.integers(1, 9), n_jobs=st.integers(1, 2)
 )
-def test_stages_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
+def test_stages_match_the_naive_version(seed, schema, n_classes, n_trees, n_jobs):
     forest = staged(seed, schema=schema, n_classes=n_classes, n_trees=n_trees)
     X = random_rows(forest, seed, n=70)
     scores = predict.scores(forest, X, n_jobs)
@@ -83,7 +83,7 @@ def test_stages_match_the_naive_twin(seed, schema, n_classes, n_trees, n_jobs):
 
 
 def leaves_only(values, **parameters):
-    """Trees that are one leaf each: what they say is known without walking."""
+    """Trees with a single leaf: their output is known without walking."""
     values = np.array(values, float)
     n = len(values)
     return Forest(
@@ -131,7 +131,7 @@ def test_the_winner_takes_the_stage_and_equal_winners_share_it():
 
 
 @pytest.mark.parametrize("n_classes", [0, 2])
-def test_trees_abstain_for_a_table_without_their_column(n_classes):
+def test_trees_abstain_without_their_column(n_classes):
     forest = replace(random_forest(1, n_classes=n_classes, n_trees=12, max_nodes=5), combine="vote")
     X = random_rows(forest, 1, n=60)
     frame = pl.DataFrame({name: X[:, i] for i, name in enumerate(forest.schema.names)}, nan_to_null=True)
@@ -141,7 +141,7 @@ def test_trees_abstain_for_a_table_without_their_column(n_classes):
         rest = forest.take(others)
         np.testing.assert_array_equal(forest.predict(frame.drop(name)), rest.predict(X))
         np.testing.assert_array_equal(forest.scores(frame.drop(name)), rest.scores(X))
-        # an empty column is there: nobody abstains
+        # an empty column is present: no tree abstains
         empty = frame.with_columns(pl.lit(None, pl.Float32).alias(name))
         X_empty = X.copy()
         X_empty[:, f] = np.nan
@@ -149,7 +149,7 @@ def test_trees_abstain_for_a_table_without_their_column(n_classes):
     np.testing.assert_array_equal(forest.predict(frame), forest.predict(X))
 
 
-def test_when_all_abstain_the_columns_are_named():
+def test_if_all_abstain_the_columns_are_named():
     forest = voting(2, n_trees=3, max_nodes=3)
     rows = pl.DataFrame({"age": [1.0], "colour": ["red"]})
     asked = forest.uses[forest.weights > 0]
@@ -164,14 +164,14 @@ def test_other_trees_need_all_columns(combine):
     forest = staged(3) if combine == "stages" else random_forest(3)
     with pytest.raises(SchemaError, match="lacks 'dose', 'height'"):
         forest.predict(pl.DataFrame({"age": [1.0]}))
-    # by number: to trees that do not abstain an absent value is a missing one
+    # by number: for trees that do not abstain, an absent value is a missing one
     X = random_rows(forest, 3)
     np.testing.assert_array_equal(
         predict.scores(forest, X, absent=np.array([True, False, True])), predict.scores(forest, X)
     )
 
 
-def test_uses_and_who_abstains():
+def test_used_columns_and_abstention():
     forest = random_forest(4, schema=MIXED, n_trees=9, max_nodes=7)
     for t in range(len(forest)):
         features = forest.feature[forest.offsets[t] : forest.offsets[t + 1]]
@@ -189,10 +189,10 @@ def test_importances_follow_the_vote():
     used = sure.uses.any(axis=0)
     assert all(drops[name] == 0 for name, u in zip(sure.schema.names, used, strict=True) if not u)
     assert max(drops.values()) > 0
-    assert min(drops.values()) >= 0  # all are right before anything is shuffled
+    assert min(drops.values()) >= 0  # all are right before shuffling
 
 
-# -- parts of a forest, and forests put together
+# -- parts of a forest, and forests joined
 
 
 def test_take_keeps_stages_whole():
@@ -223,7 +223,7 @@ def test_take_and_bare_keep_how_trees_combine():
     np.testing.assert_array_equal(bare.say, stages.say)
 
 
-def test_forests_that_vote_are_put_together():
+def test_voting_forests_are_joined():
     a, b = voting(8, schema=MIXED), voting(9, schema=MIXED)
     both = join_forests([a, b], [2.0, 1.0])
     assert both.combine == "vote"
@@ -232,7 +232,7 @@ def test_forests_that_vote_are_put_together():
     np.testing.assert_array_equal(predict.decide(both, X), [naive.first_best(row) for row in votes.tolist()])
 
 
-def test_stages_are_put_together():
+def test_stages_are_joined():
     a, b = staged(10, n_classes=3), staged(11, n_classes=3)
     both = join_forests([a, b], [2.0, 1.0])
     assert len(both.say) == len(a.say) + len(b.say)
@@ -249,7 +249,7 @@ def test_ways_to_combine_do_not_mix():
 # -- the hash and the validator
 
 
-def test_hash_sees_how_trees_combine():
+def test_the_hash_covers_how_trees_combine():
     forest = random_forest(13, n_trees=4)
     hashes = {forest.hash, replace(forest, combine="vote").hash}
     for group, say in [([0, 0, 1, 1], [1, 2]), ([0, 1, 1, 1], [1, 2]), ([0, 0, 1, 1], [1, 3]), ([0, 1, 2, 3], [1] * 4)]:
@@ -300,7 +300,7 @@ def test_stages_need_classes():
         replace(random_forest(14, n_trees=4, n_classes=0), **STAGES)
 
 
-def test_nobody_else_can_write_to_the_stages():
+def test_stages_are_read_only():
     group, say = np.array([0, 0, 1, 2]), np.array([1.0, -0.0, 2.5])
     forest = replace(random_forest(15, n_trees=4), combine="stages", group=group, say=say)
     group[:], say[:] = 9, 9
@@ -316,7 +316,7 @@ def test_nobody_else_can_write_to_the_stages():
 
 
 @pytest.mark.parametrize("forest", [voting(16), voting(16, n_classes=0), staged(16)], ids=["vote", "number", "stages"])
-def test_no_other_format_has_votes_or_stages(forest, tmp_path):
+def test_votes_and_stages_cannot_be_exported(forest, tmp_path):
     for name, export in {
         "ONNX": lambda: forest.to_onnx(tmp_path / "f.onnx"),
         "treelite": forest.to_treelite,
@@ -327,7 +327,7 @@ def test_no_other_format_has_votes_or_stages(forest, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_way_out_that_the_error_names_works():
+def test_the_suggested_workaround_works():
     forest = voting(17)
     copy = replace(forest, combine="mean")
     X = random_rows(forest, 17)

@@ -1,4 +1,4 @@
-"""Numbers far beyond all thresholds of a forest are counted; those that training rows have are not."""
+"""Numbers far beyond all thresholds of a forest are counted; those in the range of training rows are not."""
 
 import numpy as np
 import polars as pl
@@ -60,7 +60,7 @@ def test_training_rows_are_not_outside(forest):
         ({"gaps": lambda x: -x * 4}, None),
     ],
 )
-def test_what_is_far_outside(forest, changed, rows):
+def test_values_far_outside(forest, changed, rows):
     [name] = changed
     found = outside(forest, **changed)
     assert set(found) <= {name}

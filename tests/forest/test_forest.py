@@ -1,4 +1,4 @@
-"""The arrays of a forest: what follows from them, what is refused, predictions against the naive twin."""
+"""The arrays of a forest: derived properties, validation, and predictions compared with a naive version."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from silvan.forest.forest import Forest, join_forests
 
 
 def naive_structure(forest):
-    """Left child and depth of every node, by handing out places in order."""
+    """Left child and depth of every node, assigning positions in order."""
     left, depth = np.full(len(forest.feature), -1), np.zeros(len(forest.feature), int)
     for begin, end in zip(forest.offsets[:-1], forest.offsets[1:], strict=True):
         free = begin + 1
@@ -42,15 +42,15 @@ def test_structure_follows_from_which_nodes_are_leaves(seed):
 
 @pytest.mark.parametrize("n_classes", CLASSES)
 @pytest.mark.parametrize("schema", [NUMBERS, MIXED], ids=["numbers", "mixed"])
-def test_scores_match_the_naive_twin(schema, n_classes):
+def test_scores_match_the_naive_version(schema, n_classes):
     for seed in range(3):
         forest = random_forest(seed, schema=schema, n_classes=n_classes, equal_weights=seed == 0)
         X = random_rows(forest, seed)
-        # not to the bit: the twin divides by weights that NumPy adds up in another order
+        # not bit for bit: the naive version divides by weights that NumPy adds in another order
         np.testing.assert_allclose(forest.scores(X, n_jobs=1), vote_answers(forest, X)[0], rtol=0, atol=1e-14)
 
 
-def test_scores_leave_out_what_is_skipped():
+def test_skipped_trees_are_left_out_of_scores():
     forest = random_forest(1, schema=MIXED, n_classes=3, equal_weights=False)
     X = random_rows(forest, 1, n=150)
     skip = np.random.default_rng(0).random((len(forest), len(X))) < 0.5
@@ -94,7 +94,7 @@ def test_taking_all_is_the_same_forest_and_none_is_refused():
         forest.take([])
 
 
-def test_hash_sees_every_array_and_name_but_not_gain():
+def test_the_hash_covers_arrays_and_names_but_not_gains():
     forest = random_forest(5, schema=MIXED, gain=True)
     assert replace(forest, gain=None) == forest
     leaf = forest.value[:, ::-1]
@@ -102,7 +102,7 @@ def test_hash_sees_every_array_and_name_but_not_gain():
     renamed = Schema((Feature("years"), *forest.schema.features[1:]), forest.schema.label)
     assert replace(forest, schema=renamed) != forest
     relabelled = Schema(forest.schema.features, Label("other name", forest.schema.label.classes))
-    assert replace(forest, schema=relabelled) == forest  # the label's own name decides nothing
+    assert replace(forest, schema=relabelled) == forest  # the label's own name has no effect
 
 
 def test_minus_zero_is_zero():
@@ -110,7 +110,7 @@ def test_minus_zero_is_zero():
     assert replace(forest, threshold=np.where(forest.threshold == 0, -0.0, forest.threshold)) == forest
 
 
-def test_nobody_else_can_write_to_the_arrays():
+def test_arrays_are_read_only():
     forest = random_forest(7, gain=True)
     arrays = {name: getattr(forest, name).copy() for name in (*ARRAYS, "gain")}
     copy = Forest(forest.schema, **arrays)
@@ -121,7 +121,7 @@ def test_nobody_else_can_write_to_the_arrays():
         copy.value[0] = 0
 
 
-def test_classes_of_several_types_stay_what_they_are():
+def test_classes_keep_their_types():
     forest = random_forest(8, n_classes=3)
     forest = replace(forest, schema=Schema(forest.schema.features, Label("label", (0, "a", True))))
     assert list(map(type, forest.predict(random_rows(forest, 0)))).count(str) > 0
@@ -259,7 +259,7 @@ def test_known_bins_and_set_bits():
     assert bits[2, :72].all()
 
 
-def test_forests_share_arrays_that_nobody_can_write_to():
+def test_forests_share_read_only_arrays():
     forest = random_forest(1, schema=NUMBERS, n_classes=2)
     other = replace(forest, weights=2.0 * forest.weights)
     assert other.value is forest.value

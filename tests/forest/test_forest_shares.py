@@ -1,4 +1,4 @@
-"""Forests in shares: leaf sets against sets of numbers, and where they meet is where the whole forest's rows fall."""
+"""Forests in shares: leaf sets compared with Python sets; their intersection is the leaf of the whole forest."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def goes_left(share, k, value):
 
 
 def reach_naive(share, x):
-    """What ``reach_leaves`` computes, for one row with Python sets."""
+    """A naive ``reach_leaves``, for one row with Python sets."""
     leaves = set(range(share.n_leaves))
     for k in range(len(share)):
         left = goes_left(share, k, x[share.feature[k]])
@@ -39,7 +39,7 @@ def reach_naive(share, x):
 
 
 def cut_up(forest: Forest, columns: tuple[int, ...]) -> tuple[Structure, dict[str, Share]]:
-    """Take a forest apart into shares, the slow way."""
+    """Splits a forest into shares, the slow way."""
     names = tuple(f"p{k}" for k in range(len(columns)))
     bounds = np.cumsum([0, *columns])
     owner = np.where(forest.feature >= 0, np.searchsorted(bounds, forest.feature, side="right") - 1, -1)
@@ -93,7 +93,7 @@ def grown(n_classes, seed, n_estimators=5, max_depth=None):
 @pytest.mark.parametrize("n_classes", [0, 2, 3])
 @pytest.mark.parametrize("columns", [(6,), (2, 4), (1, 0, 2, 3)])
 @pytest.mark.parametrize("depth", [None, 1, 3])
-def test_sets_meet_where_rows_fall(n_classes, columns, depth):
+def test_leaf_sets_intersect_at_the_rows_leaf(n_classes, columns, depth):
     X, forest = grown(n_classes, sum(columns) + len(columns), max_depth=depth)
     structure, shares = cut_up(forest, columns)
     structure.check()
@@ -110,11 +110,11 @@ def test_sets_meet_where_rows_fall(n_classes, columns, depth):
         bits &= found
     leaves = meet(bits, structure, 1)
     answer = leaf_scores(structure.leaf_row[leaves], structure.value, structure.weights)
-    np.testing.assert_array_equal(answer, scores(forest, X, 1))  # to the bit
+    np.testing.assert_array_equal(answer, scores(forest, X, 1))  # bit for bit
     assert put_together(structure, shares) == forest
 
 
-def test_sets_that_do_not_meet():
+def test_disjoint_leaf_sets():
     X, forest = grown(2, 0)
     structure, shares = cut_up(forest, (3, 3))
     bits = reach_leaves(shares["p0"], X[:, :3].copy(), 1)
@@ -131,7 +131,7 @@ def test_a_row_of_missing_values_goes_where_nodes_send_these():
     assert set(listed) == reach_naive(shares["p0"], nothing[0])
 
 
-def test_files_say_the_same():
+def test_files_keep_the_shares():
     _, forest = grown(3, 2)
     structure, shares = cut_up(forest, (2, 4))
     again = Structure.from_bytes(structure.to_bytes())

@@ -15,7 +15,7 @@ def fitted(request):
     return sv.ForestRegressor(20).fit(X, y).forest_, X, y
 
 
-def test_shuffling_finds_what_matters(fitted):
+def test_shuffling_finds_important_columns(fitted):
     forest, X, y = fitted
     before = X.copy()
     drops = forest.importances(X, y)

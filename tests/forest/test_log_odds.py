@@ -1,4 +1,4 @@
-"""Forests that add log-odds: what they answer, how they are kept, and what is refused."""
+"""Forests that add log-odds: predictions, file format, and invalid input."""
 
 import re
 from dataclasses import replace
@@ -32,7 +32,7 @@ def added(n_classes=3, seed=0, n_knots=4):
 
 
 def naive(forest, X):
-    """Scores as docs/format.md says, row by row."""
+    """Scores as docs/format.md defines them, row by row."""
     answers = []
     for x in X:
         sums = np.zeros(forest.n_outputs)
@@ -53,7 +53,7 @@ def naive(forest, X):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 4])
-def test_scores_are_what_the_page_says(n_classes):
+def test_scores_follow_the_documented_formula(n_classes):
     forest = added(n_classes)
     X = random_rows(forest, 0, n=200)
     got = forest.scores(X)
@@ -80,7 +80,7 @@ def test_a_file_keeps_the_calibration():
     assert again.to_bytes() == data
 
 
-def test_the_hash_tells_calibrations_apart():
+def test_the_hash_distinguishes_calibrations():
     forest = added()
     assert replace(forest, odds=forest.odds + 0.5).hash != forest.hash
     assert replace(forest, knots=forest.knots + 0.5).hash != forest.hash
@@ -113,7 +113,7 @@ KNOTS = {"knots": np.array([[0.0, 1.0]]), "odds": np.array([[0.0, 1.0]])}
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_refused(what):
+def test_refused_settings(what):
     with pytest.raises(FormatError, match="not a forest"):
         replace(added(), **WRONG[what])
 
@@ -127,7 +127,7 @@ def test_log_odds_are_for_trees_of_classes_that_add_them():
             replace(forest, **changes)
 
 
-def test_what_cannot_be_done_with_it(tmp_path):
+def test_unsupported_operations_on_log_odds(tmp_path):
     forest = added()
     X = random_rows(forest, 0, n=5)
     for export in (forest.to_sklearn, lambda: forest.to_onnx(tmp_path / "f"), forest.to_treelite):

@@ -1,4 +1,4 @@
-"""Thousands of rows go down trees in another way than a few do: the answers are the same to the last bit."""
+"""Thousands of rows use another code path than a few: the predictions are the same bit for bit."""
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ def _table(seed: int) -> pl.DataFrame:
 @pytest.mark.parametrize("columns", [["a", "b", "c"], ["a", "kind", "c"]])
 @pytest.mark.parametrize("classes", [0, 2, 3])
 @pytest.mark.parametrize("depth", [1, 4, None])
-def test_as_a_few_rows_at_a_time(columns: list[str], classes: int, depth: int | None) -> None:
+def test_many_rows_equal_a_few_at_a_time(columns: list[str], classes: int, depth: int | None) -> None:
     table = _table(classes).select(columns)
     score = np.nan_to_num(table["a"].to_numpy()) + np.nan_to_num(table["c"].to_numpy())
     y = np.digitize(score, np.linspace(-1, 1, classes - 1)) if classes else score

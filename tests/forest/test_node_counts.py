@@ -1,4 +1,4 @@
-"""Rows at nodes, against a walk row by row."""
+"""Rows at nodes, compared with a walk row by row."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def naive_paths(forest, X):
 
 
 @pytest.mark.parametrize("schema", [NUMBERS, MIXED], ids=["numbers", "mixed"])
-def test_as_row_by_row(schema):
+def test_counts_equal_a_row_by_row_walk(schema):
     forest = random_forest(1, schema=schema, n_trees=6, max_nodes=21)
     X = random_rows(forest, 2, n=100)
     paths = naive_paths(forest, X)

@@ -1,4 +1,4 @@
-"""Trees scored one by one, against twins that take each row down each tree."""
+"""Trees scored one by one, compared with a naive version that sends each row down each tree."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ schemas = st.sampled_from([NUMBERS, MIXED])
 
 
 def unseen_scores(forest, X, seen, absent=None, n_jobs=None, trees=None):
-    """Means and votes by the trees that did not see a row."""
+    """Means and votes of the trees that did not sample a row."""
     lines = None
     if trees is not None:
         lines = np.full(len(forest), -1)
@@ -40,7 +40,7 @@ def some_absent(forest, rng):
 @given(
     seed=st.integers(0, 2**32), schema=schemas, n_classes=several, n_rows=st.integers(0, 70), n_jobs=st.integers(1, 3)
 )
-def test_confusions_match_the_naive_twin(seed, schema, n_classes, n_rows, n_jobs):
+def test_confusions_match_the_naive_version(seed, schema, n_classes, n_rows, n_jobs):
     rng = np.random.default_rng(seed)
     forest = random_forest(seed, schema=schema, n_classes=n_classes, n_trees=int(rng.integers(1, 6)))
     X, y = random_rows(forest, seed, n=n_rows), rng.integers(0, n_classes, n_rows)
@@ -52,7 +52,7 @@ def test_confusions_match_the_naive_twin(seed, schema, n_classes, n_rows, n_jobs
 
 @examples(30)
 @given(seed=st.integers(0, 2**32), schema=schemas, n_rows=st.integers(0, 70), bits=st.integers(-4, 60))
-def test_errors_match_the_naive_twin(seed, schema, n_rows, bits):
+def test_errors_match_the_naive_version(seed, schema, n_rows, bits):
     rng = np.random.default_rng(seed)
     forest = random_forest(seed, schema=schema, n_classes=0, n_trees=int(rng.integers(1, 6)))
     X, y = random_rows(forest, seed, n=n_rows), rng.normal(size=n_rows)
@@ -63,7 +63,7 @@ def test_errors_match_the_naive_twin(seed, schema, n_rows, bits):
 
 
 def many_rows(forest, n):
-    """A few rows over and over, and the leaf of each in each tree."""
+    """A few rows repeated, and the leaf of each in each tree."""
     few = random_rows(forest, 1, n=997)
     again = np.arange(n) % len(few)
     return few[again], naive.leaves(forest, few)[:, again]
@@ -141,7 +141,7 @@ def test_cuts_are_sorted_and_every_split_has_its_own_unless_all_below_vote_alike
     n_trees=st.sampled_from([3, 12]),
     n_jobs=st.integers(1, 2),
 )
-def test_leaves_are_noted_while_trees_are_scored(seed, schema, n_classes, n_trees, n_jobs):
+def test_leaves_are_recorded_while_trees_are_scored(seed, schema, n_classes, n_trees, n_jobs):
     rng = np.random.default_rng(seed)
     forest = random_forest(seed, schema=schema, n_classes=n_classes, n_trees=n_trees, equal_weights=False)
     X, absent = random_rows(forest, seed, n=150), some_absent(forest, rng)
@@ -157,7 +157,7 @@ def test_leaves_are_noted_while_trees_are_scored(seed, schema, n_classes, n_tree
     expected = naive.leaves(forest, X[noted.rows]) - first[:, None]
     asked = np.ones(n_trees, bool) if absent is None else ~predict.abstaining(forest, absent)
     np.testing.assert_array_equal(noted.leaves, np.where(asked[:, None], expected, 0))
-    # answers are the same to a bit, whether rows go down again or not
+    # predictions are equal bit for bit, with and without recorded leaves
     seen, lines = rng.random((3, len(noted.rows))) < 0.5, rng.integers(-1, 3, n_trees)
     weights, rows = np.where(asked, rng.random(n_trees), 0.0), X[noted.rows]
     if asked.any() and len(rows):
@@ -169,8 +169,8 @@ def test_leaves_are_noted_while_trees_are_scored(seed, schema, n_classes, n_tree
         assert again.weight.tobytes() == added.weight.tobytes()
 
 
-def test_leaves_of_deep_trees_with_few_splits_are_noted():
-    """A comb of more turns than a path has bits: its rows go down as lists."""
+def test_leaves_of_deep_sparse_trees_are_recorded():
+    """A comb with more turns than a path has bits: its rows are passed as lists."""
     n = 40
     feature = np.full(2 * n + 1, -1)
     feature[[0, *range(2, 2 * n, 2)]] = 0
@@ -208,7 +208,7 @@ def test_errors_of_many_rows():
 
 @examples(30)
 @given(seed=st.integers(0, 2**32), schema=schemas, n_classes=st.sampled_from(list(CLASSES)), vote=st.booleans())
-def test_unseen_scores_match_the_naive_twin(seed, schema, n_classes, vote):
+def test_out_of_bag_scores_match_the_naive_version(seed, schema, n_classes, vote):
     rng = np.random.default_rng(seed)
     forest = random_forest(seed, schema=schema, n_classes=n_classes, n_trees=4, equal_weights=False)
     forest = replace(forest, combine="vote" if vote else "mean")
@@ -225,7 +225,7 @@ def test_unseen_scores_match_the_naive_twin(seed, schema, n_classes, vote):
     np.testing.assert_array_equal(prefix[1], votes)
 
 
-def test_all_unseen_is_what_the_forest_answers():
+def test_if_all_trees_are_out_of_bag_scores_equal_the_forests():
     forest = replace(random_forest(2, schema=MIXED, n_classes=3, equal_weights=False), combine="vote")
     X = random_rows(forest, 2)
     scores, votes = unseen_scores(forest, X, np.zeros((0, len(X)), bool))
@@ -233,7 +233,7 @@ def test_all_unseen_is_what_the_forest_answers():
     np.testing.assert_array_equal(votes.argmax(axis=1), predict.decide(forest, X))
 
 
-def test_all_seen_is_no_score():
+def test_rows_in_every_sample_have_no_score():
     forest = replace(random_forest(3, n_classes=2), combine="vote")
     X = random_rows(forest, 3, n=10)
     scores, votes = unseen_scores(forest, X, np.ones((5, 10), bool))

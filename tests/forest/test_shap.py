@@ -53,7 +53,7 @@ def some_rows(n, seed):
 
 @pytest.mark.parametrize("n_classes", [0, 2, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_values_are_those_of_all_subsets_of_features(seed, n_classes):
+def test_shapley_values_equal_brute_force(seed, n_classes):
     forest = random_forest(seed, schema=MIXED, n_classes=n_classes, n_trees=3, max_nodes=31, equal_weights=False)
     X, background = some_rows(12, seed), some_rows((40, 3)[seed % 2], seed + 100)  # three rows leave most nodes empty
     counts = rows_at_nodes(forest, background)
@@ -73,7 +73,7 @@ def test_deep_trees_add_up_on_any_number_of_threads():
     np.testing.assert_allclose(one.base + one.values.sum(axis=1), forest.scores(X[:40]), rtol=0, atol=1e-9)
 
 
-def test_a_column_that_no_tree_uses_moves_nothing():
+def test_an_unused_column_has_value_zero():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 3))
     X[:, 2] = 1.0
@@ -83,7 +83,7 @@ def test_a_column_that_no_tree_uses_moves_nothing():
     assert np.abs(values[:, 0]).mean() > 3 * np.abs(values[:, 1]).mean()
 
 
-def test_what_cannot_be_explained_is_refused():
+def test_unsupported_explanations_are_refused():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
     forest = sv.ForestClassifier(3).fit(X, X[:, 0] > 0).forest_

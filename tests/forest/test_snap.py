@@ -1,4 +1,4 @@
-"""Trees made fit to be shown: thresholds on cut points, no leaf that too few rows reach."""
+"""Trees prepared for release: thresholds on cut points, no leaf with too few rows."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_snapped_thresholds_are_cut_points(seed, schema):
     assert (snapped.threshold[~numeric] == 0).all()
 
 
-def test_of_two_equally_near_the_lower():
+def test_ties_go_to_the_lower_cut():
     forest = random_forest(0, n_trees=1)
     wish = np.where((forest.feature >= 0), np.float32(0.5), 0)
     bins = make_bins(forest.schema, [np.array([0.0, 1.0], np.float32)] * 3)
@@ -50,7 +50,7 @@ def test_of_two_equally_near_the_lower():
 
 
 def naive_rows(forest, X):
-    """How many rows reach every node."""
+    """The number of rows at every node."""
     rows = np.zeros(len(forest.feature), np.int64)
     for t in range(len(forest)):
         for x in X:
@@ -63,7 +63,7 @@ def naive_rows(forest, X):
 
 
 def naive_trim(forest, X, min_leaf):
-    """Each tree's structure as nested tuples, cut by recursion."""
+    """Each tree's structure as nested tuples, trimmed by recursion."""
 
     def cut(node, rows):
         if forest.feature[node] < 0:
@@ -105,7 +105,7 @@ def named(tree, forest):
 @given(seed=st.integers(0, 2**32), schema=st.sampled_from([NUMBERS, MIXED]), min_leaf=st.integers(1, 12))
 def test_no_leaf_is_too_small(seed, schema, min_leaf):
     forest = random_forest(seed, schema=schema)
-    # leaves that can be told apart
+    # leaves that can be distinguished
     value = np.random.default_rng(seed).random((len(forest.value), 1))
     forest = replace(forest, value=np.hstack([value, 1 - value]), gain=None)
     X = random_rows(forest, seed, n=40)

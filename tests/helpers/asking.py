@@ -1,4 +1,4 @@
-"""A site with a table whose values can be searched for, and how to ask it something."""
+"""A site whose values can be searched for in its messages, and a way to send it requests."""
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ SCHEMA = Schema.of(["age", Feature("name", "categorical", categories=("x",))], L
 
 
 def frame(n=40):
-    """A table whose values can be searched for; the column of numbers and the rare name must never be told."""
+    """A table whose values can be searched for; the column of numbers and the rare name must never be disclosed."""
     rng = np.random.default_rng(0)
     ages = rng.normal(50, 10, n)
     ages[3] = NUMBER
@@ -30,7 +30,7 @@ def site(source=None, **settings):
 
 
 def send(site, request, verb=None, blobs=(), **fields):
-    """Ask a site; give the envelope of its answer. Blobs are named by their hash unless they are given names."""
+    """Sends a request to a site; returns the envelope of its reply. Blobs are named by their hash by default."""
     named = blobs if isinstance(blobs, dict) else {digest(b): b for b in blobs}
     body = wire.encode(request)
     envelope = Envelope("study", digest(body), "", type(request).__name__, body, named)

@@ -1,4 +1,4 @@
-"""A small table whose labels are half noise, so that trees remember rows, and releases of it."""
+"""A small table whose labels are half noise, so that trees memorise rows, and releases of it."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ N = 200
 
 @cache
 def case(seed: int = 0, binary: bool = False, n: int = N) -> Case:
-    """Members and others, of one kind."""
+    """Members and non-members from one population."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(2 * N, 5)).astype(np.float32)
     y = ((X[:, 0] + X[:, 1] + rng.normal(size=2 * N)) > 0).astype(np.int64)
@@ -30,6 +30,6 @@ def off(seed: int = 0, binary: bool = False, n: int = N, trees: int = 30, bootst
 
 @cache
 def on(leaf: int, seed: int = 0, binary: bool = False, n: int = N, trees: int = 30, bootstrap: bool = True) -> Release:
-    """Bare trees of a smallest leaf, on the grid."""
+    """Bare trees with a minimum leaf size, on the grid."""
     settings = Settings(n_estimators=trees, min_samples_leaf=leaf, bootstrap=bootstrap)
     return release_of(case(seed, binary, n).members, settings, seed)

@@ -1,4 +1,4 @@
-"""Columns of all shapes, their bins, and a naive twin of putting values into bins."""
+"""Columns of all shapes, their bins, and a naive version of binning."""
 
 import numpy as np
 import pytest

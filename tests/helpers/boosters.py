@@ -1,4 +1,4 @@
-"""What the tests of boosting share: tables with exact bins, sites that lie, AdaBoost in plain numbers."""
+"""Shared by the tests of boosting: tables with exact bins, sites that lie, AdaBoost in plain code."""
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ from silvan.federation.message import Envelope
 
 
 def few_values(n=400, seed=0):
-    """Whole numbers, few enough for a bin each, and two classes that depend on them."""
+    """Integers, few enough for one bin each, and two classes that depend on them."""
     rng = np.random.default_rng(seed)
     X = np.column_stack([rng.integers(0, k, n) for k in (7, 20, 31, 13)]).astype(float)
     signal = X @ [0.3, 0.1, -0.08, 0.2] + rng.normal(0, 1.2, n)
@@ -39,7 +39,7 @@ def rows_of(fed, site, floor=10):
 
 
 def lying(kind, reply, change, site="middle", after=0):
-    """A federation in which one site's replies of a kind are changed, from the one after so many on."""
+    """A federation in which one site's replies of a kind are changed, after a given number of replies."""
     seen = [0]
 
     def twist(sender, data):
@@ -55,7 +55,7 @@ def lying(kind, reply, change, site="middle", after=0):
 
 
 def changed(stumps, **fields):
-    """Stumps with other columns, each made from the old one."""
+    """Stumps on other columns, each made from the old one."""
     return msgspec.structs.replace(stumps, **{name: make(getattr(stumps, name)) for name, make in fields.items()})
 
 

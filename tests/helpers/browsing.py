@@ -1,4 +1,4 @@
-"""The live page in this process, as a browser asks for it."""
+"""The live page in this process, requested as a browser does."""
 
 from starlette.testclient import TestClient
 
@@ -10,7 +10,7 @@ ADDRESS = f"http://127.0.0.1:{PORT}"
 
 
 def client_of(folder):
-    """Return a client that knows nothing yet, and what would let it in."""
+    """Returns a client without a token, and the token that it would need."""
     access = Access(PORT)
     client = TestClient(
         make_app(folder, access), base_url=ADDRESS, follow_redirects=False, raise_server_exceptions=False
@@ -19,19 +19,19 @@ def client_of(folder):
 
 
 def open_page(folder):
-    """Return a client that has the token, and what lets it in."""
+    """Returns a client that has the token, and that token."""
     client, access = client_of(folder)
     assert client.get(f"/?token={access.token}").status_code == 303
     return client, access
 
 
 def form_of(access):
-    """Return what forms carry of the person who started the page."""
+    """Returns the form fields of the person who started the page."""
     return access.form_token(access.starter)
 
 
 def act(client, access, action, **fields):
-    """Send a form; return the page that follows."""
+    """Sends a form; returns the next page."""
     answer = client.post(f"/act/{action}", data={"form": form_of(access), "back": "/", **fields})
     assert answer.status_code == 303, answer.text
     return client.get(answer.headers["location"]).text

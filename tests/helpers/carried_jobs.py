@@ -1,4 +1,4 @@
-"""Studies between machines with real folders and the jobs' own classes; only FLARE is left out."""
+"""Studies between machines with real folders and the real job classes; only FLARE is left out."""
 
 from collections import Counter
 from importlib.metadata import version
@@ -17,9 +17,9 @@ from silvan.study.run_folder import Run
 
 
 class Carrier(Transport):
-    """Carries messages to sites that the coordinator knows nothing else of, each made as its job makes it.
+    """Carries messages to sites that are created as a job creates them.
 
-    After ``stop_after`` messages the machine is switched off; who is ``away`` answers nothing.
+    After ``stop_after`` messages the machine is switched off; sites in ``away`` do not reply.
     """
 
     def __init__(self, members, plan, stop_after=None, away=()):
@@ -42,7 +42,7 @@ class Carrier(Transport):
 
 
 def run_job(hub, members, plan, stop_after=None, away=()):
-    """Run a study as the server's job does; return the run and what was carried."""
+    """Runs a study as the server's job does; returns the run and all messages."""
     carrier = Carrier(members, plan, stop_after, away)
     with (
         mock.patch.object(coordinator_job, "remove_old_jobs", return_value=[]),

@@ -1,4 +1,4 @@
-"""Studies by columns: tables about the same rows, and federations of them that are listened to or disturbed."""
+"""Studies by columns: tables about the same rows, and recorded or disturbed federations of them."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,9 +10,9 @@ from helpers import studies
 import silvan as sv
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Request
 from silvan.federation.site import Site
+from silvan.federation.transport import InProcess
 
 ID = "person"
 MATCHING = ["DealKey", "TakeKey", "Introduce", "HideIds", "HideTwice", "Intersect", "DescribeColumns"]
@@ -36,7 +36,7 @@ def wide(task: str = "binary", n: int = 240, seed: int = 0) -> pl.DataFrame:
 
 
 def split(frame: pl.DataFrame, n_parties: int, holder: int = 0, seed: int = 0) -> dict[str, pl.DataFrame]:
-    """Deal the columns out; every party's rows stand in another order."""
+    """Distributes the columns; every party's rows are in another order."""
     names = [name for name in frame.columns if name not in (ID, "label")]
     tables = {}
     for k in range(n_parties):
@@ -46,9 +46,9 @@ def split(frame: pl.DataFrame, n_parties: int, holder: int = 0, seed: int = 0) -
 
 
 def federate(tables: object, kind: type[InProcess] = InProcess, **settings: object) -> Federation:
-    """Make a federation of another kind than the usual.
+    """Makes a federation with another transport.
 
-    Where nobody listens and nothing goes wrong, ids are matched in the way that takes less time.
+    If nobody records and nothing fails, ids are matched in the faster way.
     """
     quick = {"match": "keyed"} if kind is InProcess and not {"cold", "journal"} & settings.keys() else {}
     return sv.federate_columns(tables, transport=kind, **{"id": ID, "label": "label", "n_jobs": 1, **quick, **settings})
@@ -74,13 +74,13 @@ class Recorded(InProcess):
 
 
 def task_of(fed: Federation, kind: type = Request) -> str:
-    """Return the task of the last message that was sent, or of the last of a kind: labels are signed for one."""
+    """Returns the task of the last message, or of the last of a kind: labels are signed for one."""
     sent = [envelope for _, way, envelope in fed.transport.record if way == "received" and envelope.task]
     return [envelope.task for envelope in sent if kind is Request or envelope.kind == kind.__name__][-1]
 
 
 def lying(liar: str, kind: type, **changes: object) -> type[InProcess]:
-    """Make a kind of federation in which one party's replies of a kind are changed on their way, field by field."""
+    """Makes a kind of federation in which one party's replies of a kind are changed on their way, field by field."""
 
     class Lying(InProcess):
         def deliver(
@@ -99,7 +99,7 @@ def lying(liar: str, kind: type, **changes: object) -> type[InProcess]:
 
 
 def answering(site: Site, kind: type, **changes: Callable[[object], object]) -> None:
-    """Have a site work out other replies of a kind than it should, field by field, and sign them."""
+    """Makes a site compute changed replies of a kind, field by field, and sign them."""
     work = site.work
 
     def changed(handler: Callable[[object, object], object], request: Request) -> object:
@@ -114,13 +114,13 @@ def answering(site: Site, kind: type, **changes: Callable[[object], object]) -> 
 
 
 def mirrored(bits: np.ndarray) -> np.ndarray:
-    """As many rows go left at every node, others of them: where a byte has both, its bits stand the other way round."""
+    """The same number of rows goes left at every node, but other rows: in mixed bytes the bits are reversed."""
     flipped = np.packbits(np.unpackbits(bits).reshape(-1, 8)[:, ::-1]).copy()
     return np.where((bits > 0) & (bits < 255) & (np.arange(len(bits)) < len(bits) // 3), flipped, bits)
 
 
 def asking(fed: Federation, kind: type, change: Callable[[Federation, Request], Request]) -> Federation:
-    """Have a federation ask something else than its algorithm does, where a question is of a kind."""
+    """Makes a federation send a changed request of one kind."""
     ask, total = fed.ask, fed.total
 
     def changed(request: object) -> object:

@@ -1,7 +1,7 @@
 """Compiles the kernels that most tests need, so that they find them compiled.
 
-Two processes that begin to test at the same time compile the same kernels, each for itself; so do four processes of a
-real federation. ``conftest.py`` runs this before, in two processes that mostly need different kernels:
+Test processes that start at the same time would all compile the same kernels, and so would the four processes of a
+real federation. ``conftest.py`` runs this first, in two processes that mostly need different kernels:
 
     NUMBA_CACHE_DIR=... python -m helpers.compile_kernels rows
 """
@@ -53,7 +53,7 @@ def _columns(labels: str) -> None:
 
 GROUPS: dict[str, list[Callable[[], None]]] = {
     "rows": [partial(_rows, "binary"), partial(_rows, "number"), partial(_columns, "encoded")],
-    "others": [  # what is for "rows" to compile is needed late
+    "others": [  # kernels for "rows" are needed late
         partial(_private, "tables"),
         _adaptive,
         partial(_boosting, sv.MultBoost),
@@ -66,7 +66,7 @@ GROUPS: dict[str, list[Callable[[], None]]] = {
 
 
 def main(group: str) -> None:
-    """Compile one group; what fails here fails in a test, which says more."""
+    """Compiles one group; a failure here fails again in a test, with a better message."""
     warnings.simplefilter("ignore")
     for compile_some in GROUPS[group]:
         try:

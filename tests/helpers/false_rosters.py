@@ -1,8 +1,8 @@
-"""Lies about who takes part, in every place of a message that names sites or their keys.
+"""Lies about who takes part, in every field that names sites or their keys.
 
-Wherever a message has names of sites (the sites of a sum, its members and their keys, those left, who made what, whom
-to share a key with), a site is left out, named twice, made up, put in another's place or given another key; in all
-places of the message alike, or in some of them only. Two messages of a study may have different lists.
+These are the sites of a sum, its members and their keys, the remaining sites, makers of blobs, and partners for shared
+keys. A site is left out, repeated, invented, swapped with another or given another key, in all of these fields alike or
+only in some of them. Two messages of a study may have different lists.
 """
 
 import dataclasses
@@ -27,13 +27,13 @@ OWN_KEYS = [bytes([i + 1]) * 32 for i in range(8)]
 
 
 class FalseRosters:
-    """Makes false lists from true ones; ``sites`` are all names there are."""
+    """Makes false lists from true ones; ``sites`` has all names."""
 
     def __init__(self, sites: list[str], pick: random.Random) -> None:
         self.sites, self.random = sites, pick
 
     def lie(self, envelope: Envelope) -> Envelope:
-        """Return a message with another list of sites; as it was if it has none."""
+        """Returns a message with another list of sites, or unchanged if it has none."""
         pick = self.random
         known = [name for name in self.sites if name in envelope.over] or self.sites
         self.way, self.victim, self.other = pick.choice(WAYS), pick.choice(known), pick.choice(known)
@@ -50,7 +50,7 @@ class FalseRosters:
         return msgspec.structs.replace(envelope, **change)
 
     def _changed(self, value: Any) -> Any:
-        """Return a value with the lie wherever it names sites."""
+        """Returns a value with the lie wherever it names sites."""
         if isinstance(value, str):
             return self._name(value)
         if isinstance(value, list | tuple) and value:
@@ -106,7 +106,7 @@ class FalseRosters:
 
 
 def false_roster(site: Site, envelope: Envelope, makers: Callable[[str], set[str]]) -> str:
-    """Say what is false in the lists of sites of a message that a site has answered; nothing if nothing is."""
+    """Describes what is false in the lists of sites of an answered message; empty if nothing is."""
     request = wire.decode(envelope.body, HANDLERS[envelope.kind][0])
     seals = {} if site.signer is None else site.signer.roster.seals
     if request.verb == "total":

@@ -1,4 +1,4 @@
-"""Forests as learners make them, with missing values and categories, for tests of exports."""
+"""Forests as learners grow them, with missing values and categories, for tests of exports."""
 
 from functools import cache
 

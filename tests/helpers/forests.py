@@ -1,4 +1,4 @@
-"""Random forests for tests: every shape, kind of split and leaf that the validator allows, likely or not."""
+"""Random forests for tests: every shape, split and leaf that the validator allows, likely or not."""
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def random_forest(
     inner = np.concatenate(shapes)
     feature = np.where(inner, rng.integers(0, len(schema.features), len(inner)), -1)
     category = is_category_split(schema, feature)
-    # few different thresholds, so that rows and thresholds often meet, and the extremes of the type
+    # few distinct thresholds, so that rows often equal them, and the limits of the type
     numbers = np.append(rng.integers(-8, 9, 30) / 4, [0, np.finfo(np.float32).max, -np.finfo(np.float32).max])
     missing_left = inner & (rng.random(len(inner)) < 0.5)
     sets = rng.integers(0, 2**64, (category.sum(), 4), np.uint64) & known_bins(schema)[feature[category]]
@@ -58,7 +58,7 @@ def random_forest(
 
 
 def _random_shape(rng: np.random.Generator, max_nodes: int) -> np.ndarray:
-    """Which nodes of a tree are inner, in level order."""
+    """Which nodes of a tree are inner nodes, in level order."""
     inner: list[bool] = []
     to_come, lean = 1, rng.choice([0.4, 0.6, 0.8])
     while to_come:

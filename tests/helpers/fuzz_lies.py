@@ -1,23 +1,23 @@
-"""Studies of a coordinator that speaks the protocol properly and lies in its contents, against honest sites.
+"""Studies with a coordinator that follows the protocol's form but lies in its contents, against honest sites.
 
-Small studies with every kind of message are recorded, with what each site remembered before each message. A study of
-lies goes on from such a point: a few messages, most of them lies (``liar.py``), some true. Whatever comes,
+The program records small studies with every kind of message, and each site's state before each message. A study of lies
+resumes at such a point with a few messages, most of them lies (``liar.py``), some true. In every case:
 
-- a site answers or refuses, and never fails; nothing takes long;
-- no part of a sum that is to be hidden leaves in the clear, and no sum is answered by the other verb;
-- every answer is in the ledger, with its digest, and the budget is not overspent;
-- for an answer with noise: a table with one row less is treated alike in all that is said, and the exact counts differ
-  by no more than the noise is for;
+- a site replies or refuses, without failing and without taking long;
+- no part of a masked sum leaves in the clear, and no sum is answered by the other verb;
+- every reply is in the ledger with its digest, and the budget is not overspent;
+- for a noisy reply, a table with one row fewer gives the same messages, and the exact counts differ by no more than the
+noise covers;
 - trees that no site of the study made are not scored;
-- one thing is summed over one set of sites, and what may be asked once in a task is answered in one form;
-- trees that are shown have at least as many rows in a leaf as the policy says;
-- a site answers over sites that are each there once, itself included, with the keys that it knows them by, and takes
-  trees for those of the site that made them;
-- one row's number and category, which nobody else has, are in no answer.
+- one quantity is summed over one set of sites, and what may be requested once per task gets one form of reply;
+- every leaf of released trees has at least as many rows as the policy says;
+- a site replies only over distinct sites, itself included, with the keys that it knows, and attributes trees to the
+site that made them;
+- the number and category that only one row has are in no reply.
 
     PYTHONPATH=tests python tests/helpers/fuzz_lies.py --n 100000 --seed 0 --results lies.jsonl
 
-runs in shares, each with a seed and a line of results of its own; shares that have a line already are not run again.
+runs in shares, each with its own seed and line of results; shares that have a line are not run again.
 """
 
 import logging
@@ -45,14 +45,13 @@ from helpers.studies import Recorded, table
 
 from silvan.errors import SilvanError
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Blob, Envelope, Missing, Request, Trouble, blobs_in
 from silvan.federation.signed import SignedMessage
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
-from silvan.federation.store import MemoryStore, digest
+from silvan.federation.store import CacheKey, MemoryStore, digest
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import Gate, Policy
 from silvan.privacy.noise.budget import Budget
@@ -88,7 +87,7 @@ _KEPT = ("schema", "part", "encoded", "frame", "fingerprint")
 
 
 def planted(task: str = "binary", n: int = 240, seed: int = 0) -> pl.DataFrame:
-    """A table as other tests have it, with one row that has what nobody else has."""
+    """The usual test table, with one row that has values nobody else has."""
     return _plant(table(task, n, seed))
 
 
@@ -111,7 +110,7 @@ def _plant(frame: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Point:
-    """A message of a real study, and what its site remembered before it came."""
+    """A message of a real study, and the state of its site before it arrived."""
 
     federation: Federation
     site: Site
@@ -124,7 +123,7 @@ class Point:
 
 
 class Remembered(Recorded):
-    """Keeps all that is sent, with what sites remembered."""
+    """Keeps all messages, with the state of the sites."""
 
     def deliver(self, messages: dict[str, bytes], verb: str, timeout: float | None) -> Iterator[Any]:
         kept = vars(self).setdefault("kept", [])
@@ -135,7 +134,7 @@ class Remembered(Recorded):
 
 
 def _rows(site: Site) -> tuple[list[Any], list[Any]]:
-    """What is in a site's budget."""
+    """The content of a site's budget."""
     with site.outbox.budget._using() as db:
         return db.execute("SELECT * FROM charge").fetchall(), db.execute("SELECT * FROM settled").fetchall()
 
@@ -163,10 +162,10 @@ def recorded(ways: Sequence[bool]) -> list[Point]:
 
 
 class Lies:
-    """Runs studies of lies; ``seen`` counts what came of them."""
+    """Runs studies of lies; ``seen`` counts the outcomes."""
 
     def __init__(self, seed: int = 0, go_on: bool = False, signed: Sequence[bool] = (False, True)) -> None:
-        self.go_on = go_on  # count failures in place of raising them
+        self.go_on = go_on  # count failures instead of raising them
         logging.getLogger("silvan.site").setLevel(logging.CRITICAL)
         self.points = recorded(signed)
         self.by_kind: dict[str, list[int]] = {}
@@ -175,19 +174,19 @@ class Lies:
             self.by_kind.setdefault(point.envelope.kind, []).append(i)
             self.content.setdefault(id(point.federation), {}).update(point.envelope.blobs)
         self.liar = Liar([point.envelope for point in self.points])
-        self.bases: dict[tuple[int, bool], Site] = {}  # sites whose tables are read, by site, and whether a row lacks
+        self.bases: dict[tuple[int, bool], Site] = {}  # sites, by name and missing row
         self.noised: list[tuple[Noise, np.ndarray]] = []
         self.start(seed)
 
     def start(self, seed: int) -> None:
-        """Begin anew with another seed."""
+        """Starts again with another seed."""
         self.random = random.Random(seed)  # noqa: S311
         self.liar.random = random.Random(seed + 1)  # noqa: S311
         self.seen: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
 
     def run(self, n: int) -> "Lies":
-        """Run so many studies."""
+        """Runs this many studies."""
 
         def add(noise: Noise, counts: np.ndarray) -> np.ndarray:
             self.noised.append((noise, np.array(counts, np.int64)))
@@ -206,7 +205,7 @@ class Lies:
         return self
 
     def study(self) -> None:
-        """Go on from some point of some study with a few messages, most of them lies."""
+        """Resumes at some point of some study with a few messages, most of them lies."""
         pick = self.random
         kinds = [*self.by_kind, *(kind for kind in self.by_kind if issubclass(HANDLERS[kind][0], Noisy))]
         point = self.points[pick.choice(self.by_kind[pick.choice(kinds)])]
@@ -226,7 +225,7 @@ class Lies:
             noised, self.noised = self.noised, []
             if issubclass(HANDLERS[envelope.kind][0], Noisy):
                 other = self._site(point, policy, terms, lacking=True)
-                for before in past:  # it was told all that the other one was
+                for before in past:  # it received everything that the other one did
                     self.tell(point, other, *before)
                 self.noised = []
                 self._compare(outcome, noised, self.tell(point, other, envelope, verb), envelope)
@@ -235,7 +234,7 @@ class Lies:
         self.seen["studies"] += 1
 
     def _policy(self, point: Point) -> Policy:
-        """Some policy that the site's owner may have."""
+        """A random policy of the site's owner."""
         pick, policy = self.random, point.site.outbox.policy
         if pick.random() < 0.5:
             return policy
@@ -250,7 +249,7 @@ class Lies:
         return replace(policy, **rules)
 
     def _site(self, point: Point, policy: Policy, terms: Terms, lacking: bool = False) -> Site:
-        """Make a site as it was at some point; or one whose table lacks the planted row."""
+        """Makes a site in a recorded state, or one whose table lacks the planted row."""
         base = self._base(point, lacking)
         store = MemoryStore()
         store.put_all(point.store)
@@ -273,7 +272,7 @@ class Lies:
         key = id(point.site), lacking
         if key not in self.bases:
             base = point.site.rebuilt()
-            # one name for both tables, so that what was charged for one was charged for the other
+            # one name for both tables, so that charges for one apply to the other
             base.cache[CacheKey("fingerprint")] = point.site.fingerprint()
             if lacking:
                 frame = pl.DataFrame(base.source)
@@ -289,7 +288,7 @@ class Lies:
     # -- one message
 
     def tell(self, point: Point, site: Site, envelope: Envelope, verb: str) -> tuple[str, str, str]:
-        """Send a message and check the answer: what came of it, of which kind or code, and with which words."""
+        """Sends a message and checks the reply; returns the outcome, its kind or code, and its text."""
         lines = len(site.outbox.ledger)
         data, self.asked = wire.encode(envelope), envelope.kind
         signer = point.federation.signer
@@ -346,7 +345,7 @@ class Lies:
                     self._check_leaves(site, envelope.kind, forest)
 
     def _check_sequence(self, point: Point, site: Site, envelope: Envelope) -> None:
-        """Check that what was answered may have been asked, after all that was answered before."""
+        """Checks that the reply was allowed, given all earlier replies."""
         request = wire.decode(envelope.body, HANDLERS[envelope.kind][0])
         honest, past = self.content[id(point.federation)], vars(site).setdefault("past", {})
         forged = {hash_ for hash_ in blobs_in(request) if hash_ not in honest and sort_of(site.blob(hash_)) is Forest}
@@ -368,7 +367,7 @@ class Lies:
                 raise CrashError(f"{envelope.kind} is answered in two forms in one task")
 
     def _check_leaves(self, site: Site, kind: str, forest: Forest) -> None:
-        """Check that no leaf of a tree that is shown has fewer rows than the policy says."""
+        """Checks that no leaf of a released tree has fewer rows than the policy says."""
         part = site.part(forest.schema)
         least = site.outbox.policy.min_leaf
         for t in range(len(forest)):
@@ -386,9 +385,9 @@ class Lies:
             raise CrashError(f"an answer to {kind} holds {what}")
 
     def _compare(self, one: Any, counts: list[Any], two: Any, envelope: Envelope) -> None:
-        """Check that a row more changes nothing of what is said, and counts by no more than noise is for."""
+        """Checks that one more row changes only counts, and by no more than the noise covers."""
         kind = envelope.kind
-        if _OTHER_PART in (one[2], two[2]):  # the other one's part was hidden before: the sites' pasts are not alike
+        if _OTHER_PART in (one[2], two[2]):  # the other site's part was masked before: their histories differ
             return
         if one != two:
             raise CrashError(f"{kind} is answered differently with a row less: {one}, {two}")
@@ -409,7 +408,7 @@ class Lies:
 
 
 def opened(body: bytes) -> Any:
-    """Read an answer without knowing its kind."""
+    """Reads a reply without knowing its kind."""
     return msgspec.msgpack.decode(body, ext_hook=lambda code, data: wire.unpack_array(data))
 
 
@@ -420,7 +419,7 @@ def _forest(data: bytes) -> Forest | None:
 
 
 def _leaves(tree: Forest, X: np.ndarray) -> np.ndarray:
-    """The leaf that a tree takes each row to."""
+    """The leaf that each row reaches in a tree."""
     found = np.zeros(len(X), int)
     for i, x in enumerate(X):
         node = 0
@@ -431,7 +430,7 @@ def _leaves(tree: Forest, X: np.ndarray) -> np.ndarray:
 
 
 def found_in(value: Any) -> str:
-    """Say what of the planted row is in an answer; nothing if nothing is."""
+    """Describes what a reply contains of the planted row; empty if nothing."""
     if isinstance(value, dict):
         return next(filter(None, (found_in(v) for pair in value.items() for v in pair)), "")
     if isinstance(value, list | tuple):
@@ -451,7 +450,7 @@ def found_in(value: Any) -> str:
 
 
 def where(error: BaseException | None) -> str:
-    """Say in one line where something failed."""
+    """Describes a failure in one line."""
     frames = []
     trace = None if error is None else error.__traceback__
     while trace is not None:

@@ -1,9 +1,9 @@
-"""Whole studies of a coordinator that changes a field of every request to another valid value.
+"""Whole studies with a coordinator that changes a field of every request to another valid value.
 
 Each study has a learner with random parameters on a small random table. After every honest request, the site checks it
 again with each field changed: another number, name, column, cut point, split or model, of the right type and shape. A
-change of a field that the study's text fixes, or that sites agreed on, must be refused; the honest request must not be.
-What a change of a derived field does is counted: the site lets it in, and only a replay of the study finds it.
+site must refuse a changed field that the study's text fixes or that sites agreed on, and accept the honest request.
+Changed derived fields are only counted: the site accepts them, and a replay of the study detects them.
 
     PYTHONPATH=tests python tests/helpers/fuzz_terms.py --n 500 --seed 0
 """
@@ -27,13 +27,12 @@ from silvan.algorithms.evaluation.candidates import LocalBoosting, LocalModel
 from silvan.data.schema import Schema
 from silvan.errors import InputError, SilvanError
 from silvan.federation import wire
-from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.in_process import InProcess
-from silvan.federation.message import Blob, Envelope, Request
+from silvan.federation.message import Blob, Bound, Envelope, Request, bounds_of
 from silvan.federation.site import Site
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 
 FOLLOWS = {
     "n_trees",
@@ -50,14 +49,14 @@ FOLLOWS = {
 
 
 class Change:
-    """Draws other values of the same type."""
+    """Samples other values of the same type."""
 
     def __init__(self, rng: random.Random, site: Site) -> None:
         self.rng, self.site = rng, site
         self.path: list[str] = []
 
     def of(self, value: Any) -> Any:
-        """Return another value; the same where none of its type is valid."""
+        """Returns another value, or the same if no other of its type is valid."""
         rng = self.rng
         if isinstance(value, bool):
             return not value
@@ -122,7 +121,7 @@ class Change:
             return value
 
     def _blob(self, value: Blob) -> Blob:
-        """Name another thing that the site has: a schema of other columns or another label, if it is a schema."""
+        """Names another blob that the site has; in place of a schema, one with other columns or another label."""
         try:
             schema = Schema.from_json(self.site.blob(value.hash))
         except (SilvanError, UnicodeDecodeError, KeyError):
@@ -137,7 +136,7 @@ class Change:
 
 
 class Liar(InProcess):
-    """Has a site check every request again with each of its fields changed."""
+    """Makes a site check every request again with each of its fields changed."""
 
     rng: random.Random
     outcomes: Counter[str]
@@ -156,11 +155,11 @@ class Liar(InProcess):
         return reply
 
     def check(self, site: Site, request: Request) -> None:
-        """Try all fields of a request."""
+        """Tries all fields of a request."""
         self._check(site, request, request, lambda part: part)
 
     def _check(self, site: Site, request: Request, part: Any, whole: Callable[[Any], Request]) -> None:
-        """Try all fields of a request, or of a struct in it; ``whole`` returns the request with another such struct."""
+        """Tries all fields of a request, or of a struct in it; ``whole`` returns the request with that struct."""
         for field, bound in bounds_of(type(part)).items():
             value = getattr(part, field)
             if isinstance(value, Request):
@@ -196,12 +195,12 @@ class Liar(InProcess):
 
 
 def lying(rng: random.Random) -> type[Liar]:
-    """Return the transport of a coordinator that draws its changes from a generator."""
+    """Returns the transport of a coordinator that takes its changes from a generator."""
     return type("Lying", (Liar,), {"rng": rng})
 
 
 def federation_of(rng: random.Random) -> Federation:
-    """Return a small random federation."""
+    """Returns a small random federation."""
     n, columns = rng.choice([60, 90, 150]), rng.choice([2, 4, 6])
     numbers = np.random.default_rng(rng.randrange(1 << 30))
     X = numbers.normal(size=(n, columns)).round(2)
@@ -217,7 +216,7 @@ def federation_of(rng: random.Random) -> Federation:
 
 
 def learner_of(rng: random.Random) -> Any:
-    """Return a random learner for rows at several sites."""
+    """Returns a random learner for rows at several sites."""
     size = {"n_estimators": rng.choice([2, 3, 5])}
     trees = size | {
         "max_depth": rng.choice([2, 3, None]),
@@ -242,7 +241,7 @@ def learner_of(rng: random.Random) -> Any:
 
 
 def study(seed: int) -> tuple[Counter[str], list[tuple[str, str, str]]]:
-    """Run one study; return what became of changed fields, and those that should have been refused."""
+    """Runs one study; returns outcomes of changed fields, and those that should have been refused."""
     rng = random.Random(seed)  # noqa: S311
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -257,7 +256,7 @@ def study(seed: int) -> tuple[Counter[str], list[tuple[str, str, str]]]:
 
 
 def main() -> None:
-    """Run studies, and say what became of them."""
+    """Runs studies, and reports the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)

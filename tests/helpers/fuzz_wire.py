@@ -1,12 +1,12 @@
-"""Mutated messages against all that reads messages: sites, coordinators, and the validators of what travels in them.
+"""Mutated messages for every reader: sites, coordinators, and the validators of what messages contain.
 
 Real messages of small studies, of every kind and every way of summing, signed and not, are changed at random
-(``mutations.py``). Nothing may crash or hang, whatever comes out must be a well-formed answer or an error raised on
-purpose, and a signed message that was changed must never be taken.
+(``mutations.py``). Nothing may crash or hang, every outcome must be a well-formed reply or a deliberate error, and a
+changed signed message must never be accepted.
 
     python tests/fuzz_wire.py --n 1000000 --seed 0 --results shares.jsonl
 
-runs in shares, each with a seed and a line of results of its own; shares that have a line already are not run again.
+runs in shares, each with its own seed and line of results; shares that have a line are not run again.
 """
 
 import argparse
@@ -64,16 +64,16 @@ SHARE = 50_000
 
 
 class Hang(BaseException):
-    """A message took too long; no handler of errors catches it."""
+    """A message took too long; no error handler catches this."""
 
 
 class CrashError(AssertionError):
-    """Something happened that must not."""
+    """A rule was broken."""
 
 
 @contextmanager
 def watched() -> Iterator[Callable[[], None]]:
-    """Raise if something takes too long; gives what to call before each thing.
+    """Raises if something takes too long; yields a function to call before each step.
 
     A kernel that cannot be interrupted ends the program with a trace.
     """
@@ -85,7 +85,7 @@ def watched() -> Iterator[Callable[[], None]]:
 
     def again() -> None:
         nonlocal calls
-        signal.setitimer(signal.ITIMER_PROF, SLOW)  # of work: the machine may be busy with something else
+        signal.setitimer(signal.ITIMER_PROF, SLOW)  # CPU time, because the machine may be busy with something else
         if calls % 100 == 0:  # it starts a thread each time
             faulthandler.dump_traceback_later(STUCK, exit=True)
         calls += 1
@@ -104,7 +104,7 @@ def watched() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def repeatable() -> Iterator[None]:
-    """Have keys and times of signed messages that are the same in every run, if all else that is drawn is."""
+    """Gives signed messages the same keys and times in every run, if all other random values are the same."""
     clock = count(1_790_000_000_000_000_000).__next__
     with seeded_keys(), mock.patch.object(Signer.__init__, "__defaults__", (TOLERANCE, clock)):
         yield
@@ -112,7 +112,7 @@ def repeatable() -> Iterator[None]:
 
 @contextmanager
 def _questions_kept() -> Iterator[None]:
-    """Have federations keep their questions by name, with what the coordinator checks of answers."""
+    """Makes federations keep their requests by name, with the coordinator's checks of replies."""
     exchange = Federation.exchange
 
     def noted(self: Federation, question: Asked) -> Iterator[Any]:
@@ -124,7 +124,7 @@ def _questions_kept() -> Iterator[None]:
 
 
 def studies(signed: bool) -> list[Federation]:
-    """Small studies, of which all messages are kept; together they have every kind of message."""
+    """Small studies that together have every kind of message; all messages are kept."""
     with _questions_kept(), repeatable():
         made = [*_by_rows(signed), *_private(signed), *_by_columns(signed)]
         for fed in made if signed else ():
@@ -154,7 +154,7 @@ def _by_rows(signed: bool) -> list[Federation]:
         if signed:
             _send_results(learners[0], fed)
         made.append(fed)
-    numbers = parts(table(n=60).select("dose", "noise", "label"), 3)  # what adaptive bins can take
+    numbers = parts(table(n=60).select("dose", "noise", "label"), 3)  # what adaptive bins accept
     policy = sv.Policy(messages=("*", "AdaptiveLevel"), min_sites=2)
     fed = federate(numbers, Recorded, signed=signed, policy=policy)
     sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
@@ -162,7 +162,7 @@ def _by_rows(signed: bool) -> list[Federation]:
 
 
 def _explained(signed: bool) -> Federation:
-    """As many test rows as it takes for sites to say what columns do."""
+    """Enough test rows for sites to report the effect of columns."""
     fed = federate(parts(table(n=90), 3), Recorded, sums="masked", signed=signed, test=0.5)
     model = sv.MergedForest(2, max_depth=2).fit(fed)
     model.evaluate(fed, by=["sex"])
@@ -172,7 +172,7 @@ def _explained(signed: bool) -> Federation:
 
 
 def _reliable(signed: bool) -> Federation:
-    """What sites say of a model's errors and of their tables; those that sign also compare their ledgers."""
+    """Sites report a model's errors and describe their tables; those that sign also compare their ledgers."""
     fed = federate(parts(table("number", n=90), 3), Recorded, sums="masked", signed=signed)
     sv.describe(fed)
     sv.HistogramForest(4, max_depth=2, intervals=True).fit(fed)
@@ -217,7 +217,7 @@ def _by_columns(signed: bool) -> list[Federation]:
 
 
 def _send_results(model: Any, fed: Federation) -> None:
-    """Have all sites keep a model, in a folder that is removed when the program ends."""
+    """Makes all sites keep a model, in a folder that is removed when the program ends."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     run = Run(folder.name)
@@ -231,7 +231,7 @@ def _send_results(model: Any, fed: Federation) -> None:
 
 
 def _send_predictions(model: Any, fed: Federation) -> None:
-    """Have the label holder keep predictions, in a folder that is removed when the program ends."""
+    """Makes the label holder keep predictions, in a folder that is removed when the program ends."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     assert fed.label_holder is not None
@@ -244,16 +244,16 @@ def _send_predictions(model: Any, fed: Federation) -> None:
 
 
 class Fuzzer:
-    """Throws changed messages at everything; ``seen`` counts what came of it."""
+    """Sends changed messages to every reader; ``seen`` counts the outcomes."""
 
     def __init__(self, seed: int = 0, go_on: bool = False) -> None:
-        self.go_on = go_on  # count failures in place of raising them
+        self.go_on = go_on  # count failures instead of raising them
         logging.getLogger("silvan.site").setLevel(logging.CRITICAL)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = [*studies(False), *studies(True)]
         self.messages: dict[str, list[tuple[Any, bytes]]] = {}  # by kind: sites, and messages to them
-        self.answers: dict[str, list[tuple[Federation, str, bytes]]] = {}  # by kind: sites' answers
+        self.answers: dict[str, list[tuple[Federation, str, bytes]]] = {}  # by kind: sites' replies
         for fed in made:
             for name, way, data in fed.transport.record:
                 body = data if fed.signer is None else wire.decode(data, SignedMessage).body
@@ -270,13 +270,13 @@ class Fuzzer:
         self.start(seed)
 
     def start(self, seed: int) -> None:
-        """Begin anew with another seed."""
+        """Starts again with another seed."""
         self.random, self.mutate = random.Random(seed), Mutator(seed, self.pool)  # noqa: S311
         self.seen: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
 
     def _files(self, fed: Federation) -> list[tuple[Callable[[bytes], object], bytes]]:
-        """Things that travel inside messages, with what reads them."""
+        """Blobs that travel inside messages, with their readers."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             forest = sv.MergedForest(3).fit(fed).forest_
@@ -284,7 +284,7 @@ class Fuzzer:
         return [(Forest.from_bytes, forest.to_bytes()), (Schema.from_json, forest.schema.to_json().encode())]
 
     def run(self, n: int) -> "Fuzzer":
-        """Throw so many."""
+        """Sends this many."""
         with watched() as again:
             for _ in range(n):
                 chance = self.random.random()
@@ -299,12 +299,12 @@ class Fuzzer:
         return self
 
     def _pick(self, by_kind: dict[str, list[Any]]) -> tuple[str, Any]:
-        """Choose a message; the kinds that few are of are as likely as others."""
+        """Chooses a message; rare kinds are as likely as frequent ones."""
         kind = self.random.choice(list(by_kind))
         return kind, self.random.choice(by_kind[kind])
 
     def to_site(self) -> None:
-        """Change a message to a site: it answers, with trouble or with what was asked for, and never raises."""
+        """Changes a message to a site: it replies, with an error or the result, and never raises."""
         kind, (site, data) = self._pick(self.messages)
         bad = self.mutate(data)
         gate, site.outbox = site.outbox, site.outbox if self.random.random() < 0.5 else None
@@ -326,7 +326,7 @@ class Fuzzer:
             self.seen["site: asked for data" if envelope.kind == Missing.__name__ else "site: answered"] += 1
 
     def to_coordinator(self) -> None:
-        """Change an answer: it is read, refused or ignored; of a signed one nothing is taken."""
+        """Changes a reply: it is read, refused or ignored; nothing of a changed signed one is accepted."""
         _, (fed, name, data) = self._pick(self.answers)
         bad, body = self.mutate(data), data
         if fed.signer is not None:
@@ -336,13 +336,13 @@ class Fuzzer:
             if taken is not None and wire.decode(bad, SignedMessage) != letter:
                 raise CrashError(f"a coordinator took a forged answer: {bad!r}")
             self.seen["coordinator: forgery ignored" if taken is None else "coordinator: the same"] += 1
-            bad = self.mutate(body)  # as if the site itself had answered it
+            bad = self.mutate(body)  # as if the site itself had sent it
         outcome = fed.by_wave[wire.decode(body, Envelope).question].read(name, bad)
         said = "taken" if isinstance(outcome, tuple) else "ignored" if outcome is None else "refused"
         self.seen[f"coordinator: {said}"] += 1
 
     def to_reader(self) -> None:
-        """Change a file, or read any bytes as any kind."""
+        """Changes a file, or reads random bytes as any kind."""
         if self.random.random() < 0.5:
             read, data = self.random.choice(self.files)
             bad = self.mutate(data)
@@ -358,7 +358,7 @@ class Fuzzer:
 
 
 def _where(error: BaseException) -> str:
-    """Say in one line what failed and where."""
+    """Describes a failure and its place in one line."""
     error = error.__cause__ or error
     frames = traceback.extract_tb(error.__traceback__)
     frame = [frame for frame in frames if "silvan" in frame.filename or len(frames) == 1][-1]
@@ -369,7 +369,7 @@ def _where(error: BaseException) -> str:
 
 
 def read_options(about: str, share: int) -> argparse.Namespace:
-    """Read the options of a program that fuzzes in shares, each under a seed of its own."""
+    """Reads the options of a program that fuzzes in shares, each with its own seed."""
     options = argparse.ArgumentParser(description=about.splitlines()[0])
     options.add_argument("--n", type=int, default=share)
     options.add_argument("--seed", type=int, default=0, help="of the first share; the others count on from it")
@@ -413,7 +413,7 @@ def _share(fuzzer: Fuzzer, seed: int, n: int) -> Counter[str]:
     fuzzer.start(seed)
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 30), hard))  # what asks for more fails, as on a small machine
+    resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 30), hard))  # larger allocations fail, as on a small machine
     start = time.monotonic()
     fuzzer.run(n)
     print(f"seed {seed}: {n:,} messages, {n / (time.monotonic() - start):,.0f} a second", flush=True)

@@ -1,4 +1,4 @@
-"""Sites of real federations that see soon that a server was killed."""
+"""Sites of real federations that soon notice that a server was killed."""
 
 import json
 from unittest import mock
@@ -7,7 +7,7 @@ from silvan.deploy.membership import startup_kit
 
 
 def write_hasty_site(folder, *given, write=startup_kit.write_site):
-    """Write a site's folder, with a second where FLARE waits for half a minute to see that a server was killed."""
+    """Writes a site's folder in which FLARE checks for a killed server after a second, not half a minute."""
     write(folder, *given)
     path = folder / "local" / "resources.json"
     resources = json.loads(path.read_text())
@@ -16,5 +16,5 @@ def write_hasty_site(folder, *given, write=startup_kit.write_site):
 
 
 def hasty_sites():
-    """Have sites that are made now be hasty."""
+    """Makes all new sites hasty."""
     return mock.patch.object(startup_kit, "write_site", write_hasty_site)

@@ -2,9 +2,9 @@
 
     PYTHONPATH=tests python tests/helpers/kills.py --n 100 --seed 0 --results kills.jsonl
 
-Every study is of its own, is submitted once and watched by nobody, and loses up to six processes, one after the other,
-to SIGKILL, most of them during training; whatever was killed is started again, as an init system would. It must end
-with the forest that one process grows. A study has a line of results; one that has a line already is not run again.
+Every study is submitted once and watched by nobody. It loses up to six processes to SIGKILL, one after the other, most
+of them during training; each is restarted, as an init system would do. The study must end with the forest that one
+process grows. Each study has a line of results; studies that have a line are not run again.
 """
 
 import argparse
@@ -67,7 +67,7 @@ LONGEST = {TRAINING: 1.0}
 
 
 class Killed(msgspec.Struct):
-    """What was killed, and when: seconds after the study began, and where the study was."""
+    """What was killed, and when: seconds after the study began, and the stage of the study."""
 
     victim: str
     at: float
@@ -75,7 +75,7 @@ class Killed(msgspec.Struct):
 
 
 class Line(msgspec.Struct):
-    """What came of a study."""
+    """The outcome of a study."""
 
     number: int
     study: str
@@ -100,11 +100,11 @@ class Federation:
         self.expected: dict[str, str] = {}
 
     def close(self) -> None:
-        """Stop all processes."""
+        """Stops all processes."""
         stop_all([*map(process_of, self.members.values()), *processes_of(self.hub)])
 
     def plan(self, name: str, number: int) -> Study:
-        """Return a study that was never run before, and have the sites bring the tables for it."""
+        """Returns a new study, and gives the sites their tables for it."""
         kind, parameters = STUDIES[name]
         by_columns = kind == "VerticalForest"
         for site, member in self.members.items():
@@ -120,7 +120,7 @@ class Federation:
         return parse_remote_study(f"{text}\n[learner]\n{learner}\n")
 
     def hash_in_one_process(self, name: str) -> str:
-        """Return the hash of the forest that one process grows."""
+        """Returns the hash of the forest that one process grows."""
         if name not in self.expected:
             kind, parameters = STUDIES[name]
             if kind == "VerticalForest":
@@ -136,20 +136,20 @@ class Federation:
         return self.expected[name]
 
     def hash_of(self, run: Run, plan: Study) -> str:
-        """Return the hash of a study's forest."""
+        """Returns the hash of a study's forest."""
         if plan.by_columns:
             return str(parties.load_with_shares(run, plan, self.members).forest_.hash)
         return next(model.hash for model in run.read().models if not model.site)
 
 
 class Killer:
-    """Runs studies and kills what belongs to them."""
+    """Runs studies and kills their processes."""
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
 
     def run(self, number: int, seed: int) -> Line:
-        """Run the study of a number, in which what is killed and when follows from the seed."""
+        """Runs the study of a given number; its seed determines what is killed and when."""
         pick = random.Random(f"{seed} {number}")  # noqa: S311
         name = list(STUDIES)[number % len(STUDIES)]
         plan = self.federation.plan(name, number)
@@ -177,7 +177,7 @@ class Killer:
         return made
 
     def _wait_for(self, stage: str, run: Run) -> bool:
-        """Wait until a study is in a stage, or further, and its job is alive; return False if the study has ended."""
+        """Waits until a study has reached a stage and its job is alive; returns False if the study has ended."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end and not _ends_within(0.02, run):
             if not stage or (_stage(run) in STAGES[STAGES.index(stage) :] and is_locked(run.folder)):
@@ -185,7 +185,7 @@ class Killer:
         return False
 
     def _kill(self, victim: str, pick: random.Random) -> bool:
-        """Kill what is meant, and start it again; return whether there was anything to kill."""
+        """Kills a process and restarts it; returns whether there was one to kill."""
         hub, member = self.federation.hub, pick.choice(list(self.federation.members.values()))
         server, studies = processes_of(hub)
         if victim.endswith("job"):
@@ -205,7 +205,7 @@ class Killer:
 
 
 def submit_and_leave(path: Path, run: Run, hub: Path) -> None:
-    """Submit a study by the command, which is killed as soon as the coordinator knows of it."""
+    """Submits a study by the command, which is killed as soon as the coordinator knows of it."""
     words = ["-m", "silvan.cli.main", "study", "run", str(path), "--in", str(hub)]
     command = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL)
     while pending(run) is None and command.poll() is None:
@@ -215,7 +215,7 @@ def submit_and_leave(path: Path, run: Run, hub: Path) -> None:
 
 
 def _ends_within(seconds: float, run: Run) -> bool:
-    """Wait so long for a study to end; return whether it has."""
+    """Waits for a study to end; returns whether it has."""
     end = time.monotonic() + seconds
     while pending(run) is not None:
         if time.monotonic() > end:
@@ -225,13 +225,13 @@ def _ends_within(seconds: float, run: Run) -> bool:
 
 
 def _stage(run: Run) -> str:
-    """Return the stage that a study is in; empty before its job has begun."""
+    """Returns the stage of a study; empty before its job has begun."""
     found = try_json(run.file(PROGRESS), StudyProgress)
     return "" if found is None else found.stage
 
 
 def _start_hub(hub: Any) -> None:
-    """Start a coordinator as an init system does, which tries again."""
+    """Starts a coordinator as an init system does, which tries again."""
     for _ in range(5):
         with contextlib.suppress(SilvanError):
             start_coordinator(hub)
@@ -246,7 +246,7 @@ def _kill_alone(process: Background) -> None:
 
 
 def _kill_one(process: Background, pick: random.Random) -> bool:
-    """Kill one process that another has started."""
+    """Kills one process that another has started."""
     children = sorted(set(process.with_children()) - {process.pid})
     if children:
         _end(pick.choice(children))
@@ -263,7 +263,7 @@ def _toml(value: Any) -> str:
 
 
 def run(n: int, seed: int, results: Path | None, report: Any = print) -> list[Line]:
-    """Run studies until so many processes were killed in all; return the lines."""
+    """Runs studies until enough processes were killed; returns the lines."""
     lines = [] if results is None or not results.exists() else _read(results)
     with tempfile.TemporaryDirectory(prefix="silvan-kills-") as folder:
         federation = Federation(Path(folder))
@@ -287,7 +287,7 @@ def _read(results: Path) -> list[Line]:
 
 
 def summary(lines: list[Line]) -> str:
-    """Describe what came of all studies, in a line."""
+    """Summarises all studies in a line."""
     victims = Counter(killed.victim for line in lines for killed in line.killed)
     kills = ", ".join(f"{n} {victim}" for victim, n in sorted(victims.items()))
     same = sum(line.same for line in lines)
@@ -305,7 +305,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--results", type=Path, help="a file with a line a study")
     given = options.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by the way out: it stops all that it started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a normal exit stops all that it started
     lines = run(given.n, given.seed, given.results, lambda line: print(line, flush=True))
     print(summary(lines))
     if not all(line.same for line in lines):

@@ -1,8 +1,8 @@
-"""A coordinator that speaks the protocol properly and lies in its contents.
+"""A coordinator that follows the protocol's form but lies in its contents.
 
-Takes a message of a real study and replaces something in it by something else that is possible: another schema, other
-cut points, other trees, other sites and keys of sites (``false_rosters.py``), another task, the same question in
-another form. All that it makes is well formed, so that a site's rules are tried, not its reading of bytes.
+Takes a message of a real study and replaces something in it by another valid value: another schema, other cut points,
+trees, sites or keys of sites (``false_rosters.py``), another task, the same request in another form. The result is
+well formed, so that it tests a site's rules and not its parser.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ _INTS = [0, 1, 2, 3, 10, 300, 2**40, -1]
 
 
 class Liar:
-    """Makes lies, the same ones for the same seed, from all messages of some studies."""
+    """Makes lies from all messages of some studies, the same ones for the same seed."""
 
     def __init__(self, envelopes: list[Envelope]) -> None:
         self.random = random.Random(0)  # noqa: S311
         self.blobs: dict[str, bytes] = {}
-        self.by_sort: dict[type, list[str]] = {}  # blobs by what they hold
+        self.by_sort: dict[type, list[str]] = {}  # blobs by content
         self.seen: dict[tuple[str, type], list[Any]] = {}  # values by name of the field
         self.sites: list[str] = []
         self.tasks: list[str] = []
@@ -66,7 +66,7 @@ class Liar:
     # -- messages
 
     def lie(self, envelope: Envelope, content: dict[str, bytes]) -> Envelope:
-        """Return a message with something else in it; ``content`` are the blobs that it may refer to."""
+        """Returns a message with something else in it; ``content`` are the blobs that it may refer to."""
         pick, change = self.random, {}
         if pick.random() < 0.2:
             envelope = FalseRosters(self.sites, pick).lie(envelope)
@@ -87,12 +87,12 @@ class Liar:
             for _ in range(pick.choice((1, 1, 2, 3))):
                 request = self.struct(request, blobs)
             body = wire.encode(request)
-        if envelope.owners and pick.random() < 0.3:  # what somebody made stands for something else
+        if envelope.owners and pick.random() < 0.3:  # one site's blob replaces another's
             signed = [owner for owners in envelope.owners.values() for owner in owners]
             change["owners"] = {hash_: pick.sample(signed, 1) for hash_ in blobs}
         change["round"] = envelope.round + pick.choice((0, 0, 1, -1))
         named = [body, *(repr(v).encode() for v in change.values()), bytes([pick.randrange(3)])]
-        if pick.random() < 0.8:  # a question has a name of its own
+        if pick.random() < 0.8:  # a request has its own name
             change["question"] = digest(b"\0".join(named))
         return msgspec.structs.replace(envelope, body=body, blobs=blobs, **change)
 
@@ -105,7 +105,7 @@ class Liar:
     # -- what is in them
 
     def struct(self, message: Any, blobs: dict[str, bytes] | None = None) -> Any:
-        """Return a message, or what is in it, with another value in one field."""
+        """Returns a message, or its content, with another value in one field."""
         fields = fields_of(message)
         for _ in range(10 if fields else 0):
             name = self.random.choice(list(fields))
@@ -115,7 +115,7 @@ class Liar:
         return message
 
     def other(self, name: str, value: Any, blobs: dict[str, bytes] | None) -> Any:
-        """Return another value of the same type for a field."""
+        """Returns another value of the same type for a field."""
         pick = self.random
         known = self.seen.get((name, type(value)), [])
         if isinstance(value, Blob):
@@ -179,7 +179,7 @@ class Liar:
     # -- what messages refer to
 
     def blob(self, blob: Blob, blobs: dict[str, bytes]) -> Blob:
-        """Refer to something else of the same sort, mostly something made up."""
+        """Refers to another blob of the same sort, mostly an invented one."""
         data = blobs.get(blob.hash) or self.blobs.get(blob.hash)
         if data is None:
             return blob
@@ -194,7 +194,7 @@ class Liar:
         return Blob(digest(data))
 
     def content(self, sort: type, data: bytes) -> bytes:
-        """Return something else than a schema, trees or cut points: of the same sort."""
+        """Returns another schema, trees or cut points, of the same sort."""
         if sort is Schema:
             return self.schema(Schema.from_json(data)).to_json().encode()
         if sort is Forest:
@@ -250,7 +250,7 @@ class Liar:
         return pick.choice([Label(label.name, bounds=pick.choice(narrow)), Label(label.name), Label(column)])
 
     def forest(self, forest: Forest) -> Forest:
-        """Forge trees: other thresholds, features, values, weights; some of them only, or some twice."""
+        """Forges trees: other thresholds, features, values, weights; only some of them, or some twice."""
         pick = self.random
         how = pick.randrange(5)
         if how == 0:
@@ -271,7 +271,7 @@ class Liar:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a struct or data class; none of anything else."""
+    """Returns the fields of a struct or data class; none for anything else."""
     if isinstance(value, msgspec.Struct):
         return {name: getattr(value, name) for name in value.__struct_fields__}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -280,7 +280,7 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 def sort_of(data: bytes) -> type:
-    """Find out what a blob holds; ``bytes`` if it is none of the sorts that are lied about."""
+    """Detects the sort of a blob; ``bytes`` if it is none of the sorts that are lied about."""
     for sort, read in ((Schema, Schema.from_json), (Forest, Forest.from_bytes), (CutPoints, None)):
         with suppress(SilvanError, ValueError, UnicodeDecodeError, msgspec.DecodeError):
             if read is None:

@@ -12,9 +12,9 @@ from silvan.errors import SilvanError
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
 from silvan.federation.outgoing import Asked
+from silvan.federation.transport import InProcess
 
 Study = Callable[[type[InProcess]], object]
 
@@ -53,7 +53,7 @@ def lies_about(value: Any) -> Iterator[Any]:
 
 
 def replies_in(*modules: str) -> list[str]:
-    """Kinds of replies to the messages that some modules answer; every module must answer some."""
+    """Kinds of replies to the messages of some modules; every module must have some."""
     found = {(handler.__module__, kind.reply.__name__) for kind, handler in HANDLERS.values()}
     assert set(modules) <= {module for module, _ in found}
     return sorted({reply for module, reply in found if module in modules})
@@ -68,7 +68,7 @@ Answered = tuple[dict[str, Any], Asked, Envelope]
 
 
 def _first_answers(study: Study, site: str | None) -> dict[str, Answered]:
-    """The first reply of each kind, of one site or any: opened, with the question that it answers."""
+    """The first reply of each kind, of one site or any: opened, with its request."""
     seen: dict[str, Answered] = {}
     requests: list[Asked] = []
     exchange = Federation.exchange
@@ -93,9 +93,9 @@ def _first_answers(study: Study, site: str | None) -> dict[str, Answered]:
 
 
 def caught_lies(study: Study, kind: str, liar: str = "site 1") -> list[SilvanError]:
-    """Have a site lie in every field of a kind of reply; the errors that this led to. Any other error comes through.
+    """Makes a site lie in every field of a kind of reply; returns the errors. Any other exception passes through.
 
-    A lie that is refused when it is read ends a study there and then, so a whole study is run only for those that pass.
+    A lie that is refused when it is read ends a study immediately, so a whole study is run only for those that pass.
     """
     caught: list[SilvanError] = []
     reply, question, envelope = _first_answers(study, liar)[kind]
@@ -122,9 +122,9 @@ def caught_lies(study: Study, kind: str, liar: str = "site 1") -> list[SilvanErr
 
 
 def answers_to_lies(federation: Federation, record: list[tuple[str, str, bytes]], site: str = "site 1") -> list[str]:
-    """Lie to a site in every field of all that it was asked; what it answers: kinds of replies, or codes of trouble."""
+    """Lies to a site in every field of all its requests; returns its replies: kinds, or error codes."""
     member, answers = federation.site(site), []
-    member.outbox = None  # it lets no variants pass; what kernels rely on is checked all the same
+    member.outbox = None  # it allows no variants; what kernels rely on is checked anyway
     for data in [data for name, way, data in record if name == site and way == "received"]:
         envelope, inside = opened(data)
         verb = HANDLERS[envelope.kind][0].verb

@@ -1,13 +1,12 @@
-"""Studies over columns in which one party speaks the protocol properly and lies in what it answers.
+"""Studies over columns in which one party follows the protocol's form and lies in its replies.
 
-A study is run once in truth. In a study of lies one party changes one of its answers: fields of it, partitions and
-gains that look right, an answer that it gave before or that another gave, the name of another study or task. Whatever
-it does,
+A study is run honestly once. In a study of lies one party changes one of its replies: fields, partitions and gains that
+look right, an earlier reply of its own or of another party, the name of another study or task. In every case:
 
-- nothing fails but by an error that says what is wrong, and nothing takes long;
-- the error names the party, or it is one of those that cannot (``NAMELESS``); it never names honest parties alone;
-- a study that ends has the model that was honestly made, or the lie is one that nobody can see (``UNSEEN``): of the
-  party's own columns, ids or label.
+- nothing fails except by an error that says what is wrong, and nothing takes long;
+- the error names the party, or is one of those that cannot (``NAMELESS``); it never names only honest parties;
+- a study that ends has the honest model, or the lie is one that nobody can detect (``UNSEEN``): about the party's own
+columns, ids or label.
 
     PYTHONPATH=tests python tests/helpers/lying_party.py --n 2000 --seed 0
 """
@@ -31,8 +30,8 @@ import silvan as sv
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.errors import SilvanError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
+from silvan.federation.transport import InProcess
 
 PARTIES = ("party 0", "party 1", "party 2")
 HOLDER = PARTIES[0]
@@ -45,7 +44,7 @@ STUDIES: dict[str, tuple[str, dict[str, Any], Any]] = {
 }
 
 NAMELESS = (
-    "from a sum nobody can tell which",  # a sum of linear models: its parts are hidden
+    "from a sum nobody can tell which",  # a sum of linear models: its parts are masked
     "some party answers from another model",  # leaf sets that do not meet
     "the parties have no row in common",
     "no party holds the label",
@@ -79,7 +78,7 @@ UNSEEN = {
 
 
 class Lying(InProcess):
-    """Has one party's answers changed on their way; ``kept`` are all honest ones, by party."""
+    """Changes one party's replies on their way; ``kept`` are all honest ones, by party."""
 
     liar, at, how, pick = "", -1, "", random.Random(0)  # noqa: S311
     kept: list[tuple[str, Envelope]]
@@ -98,7 +97,7 @@ class Lying(InProcess):
             yield name, data if name != self.liar or own - 1 != self.at else self.lie(data)
 
     def lie(self, data: bytes) -> bytes:
-        """Return another answer in place of an honest one."""
+        """Returns another reply in place of an honest one."""
         envelope, inside = opened(data)
         type(self).told = envelope.kind
         before = [old for party, old in self.kept[:-1] if party == self.liar]
@@ -120,14 +119,14 @@ class Lying(InProcess):
 
 
 def plausible(value: Any, pick: random.Random) -> Any:
-    """Return something of the same kind, shape and sums, as far as that is possible."""
+    """Returns something of the same kind, shape and sums, as far as possible."""
     if isinstance(value, np.ndarray) and value.size > 1:
         flat = value.reshape(-1).copy()
         i, j = pick.sample(range(len(flat)), 2)
         if value.dtype == np.uint8 and pick.random() < 0.7:
             at = [k for k, byte in enumerate(flat.tolist()) if 0 < byte < 255]
             k = pick.choice(at or [0])
-            flat[k] = int(f"{int(flat[k]):08b}"[::-1], 2)  # as many rows go left, others of them
+            flat[k] = int(f"{int(flat[k]):08b}"[::-1], 2)  # the same number of rows goes left, but other rows
         elif value.dtype.kind in "iu" and pick.random() < 0.5:
             flat[i] += flat.dtype.type(1)
             flat[j] -= flat.dtype.type(1)
@@ -147,7 +146,7 @@ def plausible(value: Any, pick: random.Random) -> Any:
 
 
 def run(kind: type[Lying], name: str) -> str:
-    """Run a study and return what became of it, as text: model, predictions and figures."""
+    """Runs a study and returns its outcome as text: model, predictions and metrics."""
     task, settings, learner = STUDIES[name]
     kind.kept = []
     with warnings.catch_warnings(), mock.patch.object(encrypted_labels, "TESTING", True):
@@ -160,7 +159,7 @@ def run(kind: type[Lying], name: str) -> str:
 
 
 class Studies:
-    """Runs studies of lies; ``seen`` counts what came of them, ``failures`` what must not be."""
+    """Runs studies of lies; ``seen`` counts outcomes, ``failures`` broken rules."""
 
     def __init__(self, seed: int = 0, names: tuple[str, ...] = tuple(STUDIES)) -> None:
         self.seed, self.names = seed, names
@@ -173,13 +172,13 @@ class Studies:
         return type("Liar", (Lying,), {"liar": liar, "at": at, "how": how, "pick": pick})
 
     def _count(self, name: str) -> Counter[str]:
-        """Return how many answers each party gives."""
+        """Returns the number of replies of each party."""
         kind = self._kind("", -1, "", random.Random(0))  # noqa: S311
         run(kind, name)
         return Counter(party for party, _ in kind.kept)
 
     def study(self, number: int) -> None:
-        """Run the study of a number, and note what came of it."""
+        """Runs the study of a given number, and records its outcome."""
         pick = random.Random(f"{self.seed} {number}")  # noqa: S311
         name, liar = pick.choice(self.names), pick.choice(PARTIES)
         how = pick.choice(
@@ -209,7 +208,7 @@ class Studies:
             self.failures.append(f"{where}: another model by {kind.told}")
 
     def run(self, n: int, first: int = 0) -> "Studies":
-        """Run so many studies."""
+        """Runs this many studies."""
         with watched() as again:
             for number in range(first, first + n):
                 again()

@@ -1,4 +1,4 @@
-"""A MariaDB server of one's own: a private folder, passwords, a certificate, a free port on loopback.
+"""A private MariaDB server: folder, passwords, certificate, and a free port on loopback.
 
 Where the server's programs are not installed, tests that need one are skipped and say so.
 """
@@ -30,12 +30,12 @@ class Server:
         self.owner_password, self.password = secrets.token_hex(16), secrets.token_hex(16)
 
     def url(self, database: str = "clinic", user: str = "reader", **settings: str) -> str:
-        """Give a URL, without the password."""
+        """Returns a URL without the password."""
         after = "&".join(f"{key}={value}" for key, value in settings.items())
         return f"mysql://{user}@127.0.0.1:{self.port}/{database}{'?' + after if after else ''}"
 
     def connect(self, database: str = "clinic") -> Any:
-        """Connect as the owner."""
+        """Connects as the owner."""
         import pymysql
 
         return pymysql.connect(
@@ -43,7 +43,7 @@ class Server:
         )
 
     def run(self, *statements: str) -> None:
-        """Run statements as the owner."""
+        """Runs statements as the owner."""
         with self.connect() as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
@@ -52,7 +52,7 @@ class Server:
 
 @contextmanager
 def start() -> Iterator[Server]:
-    """Start a server, and stop it in the end."""
+    """Starts a server, and stops it at the end."""
     program = shutil.which("mariadbd", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None or shutil.which("mariadb-install-db") is None:
         pytest.skip(NONE)
@@ -96,7 +96,7 @@ def start() -> Iterator[Server]:
 
 
 def _first(server: Server) -> str:
-    """Return what the server runs when it starts."""
+    """Returns what the server runs when it starts."""
     lines = ["CREATE DATABASE clinic CHARACTER SET utf8mb4"]
     for user, password, rights in (
         ("owner", server.owner_password, "ALL"),
@@ -125,6 +125,6 @@ def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[Server]:
-    """A server for all tests of a process; its password is in the environment of those that put it there."""
+    """A server for all tests of a process; its password is in the environment of that process."""
     with start() as server:
         yield server

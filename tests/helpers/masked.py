@@ -1,4 +1,4 @@
-"""Federations with masked sums, and a coordinator that takes their steps by hand, honest or not."""
+"""Federations with masked sums, and a coordinator that performs their steps by hand, honestly or not."""
 
 from dataclasses import dataclass, field
 
@@ -8,14 +8,23 @@ from helpers.federating import federation_of
 from helpers.summing import Number, Numbers, members
 
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.site import Site
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
-from silvan.privacy.aggregation.masked_site import SEED, Confirmed, Hidden, MaskedPart, Opened, SumAtSite, Turn
+from silvan.privacy.aggregation.masked_site import (
+    SEED,
+    Confirmed,
+    Hidden,
+    MaskedPart,
+    Opened,
+    SumAtSite,
+    Turn,
+    mask_key,
+)
 from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.identity.seal import public_key
 
@@ -32,14 +41,14 @@ def masked_of(parts, kind=InProcess, neighbours=None, **settings):
 
 
 def read(reply):
-    """An answer without its envelope."""
+    """A reply without its envelope."""
     answer = wire.decode(reply, Envelope)
     return wire.decode(answer.body, REPLIES[answer.kind])
 
 
 @dataclass
 class Coordinator:
-    """Sends single steps; what sites answered so far is at hand."""
+    """Sends single steps; the replies so far are available."""
 
     sites: dict[str, Site]
     sum: str = "sum 1"
@@ -65,7 +74,7 @@ class Coordinator:
         return read(self.sites[site].receive(wire.encode(sent), verb))
 
     def hide(self, *sites, names=(), which=0, **changes):
-        """Have sites hide their parts, all of them unless some are named."""
+        """Makes sites mask their parts, all of them by default."""
         for site in sites or self.sites:
             reply = self.send(site, self.turn("hide", names, **changes), which=which)
             if not isinstance(reply, Hidden):
@@ -74,7 +83,7 @@ class Coordinator:
         return reply
 
     def confirm(self, *sites, survivors=None, **changes):
-        """Tell sites whose parts are in the sum: of all that were hidden, unless it says otherwise."""
+        """Sends sites the list of parts in the sum: by default, of all masked ones."""
         survivors = list(self.hidden) if survivors is None else survivors
         for site in sites or survivors:
             reply = self.send(site, self.turn("confirm", survivors=survivors, **changes))
@@ -84,15 +93,18 @@ class Coordinator:
         return reply
 
     def opening(self, site, survivors=None, **changes):
-        """The step that opens the sum, with what others made out for the site."""
+        """The step that opens the sum, with the boxes of the others for the site."""
         survivors = list(self.hidden) if survivors is None else survivors
         others = [name for name in survivors if name != site]
         given = {
             "survivors": survivors,
             "codes": {n: self.codes[n][site] for n in others if site in self.codes.get(n, {})},
-            "boxes": {n: self.hidden[n].boxes[site] for n in others if n in self.hidden},
+            "boxes": {n: self.hidden[n].boxes[site] for n in others if site in self.boxes_of(n)},
         }
         return self.turn("open", **{**given, **changes})
+
+    def boxes_of(self, site):
+        return self.hidden[site].boxes if site in self.hidden else {}
 
     def open(self, site, survivors=None, **changes):
         return self.send(site, self.opening(site, survivors, **changes))
@@ -103,30 +115,41 @@ def words(hidden):
 
 
 def recovered(opened, turn, survivors):
-    """What a coordinator makes of enough shares: own masks by site, and masks with lost ones by pair."""
+    """What a coordinator reconstructs from enough shares: keys of self-masks by site, and of masks with lost sites."""
     names = [member.site for member in turn.members]
     places = [names.index(name) for name in opened]
     near = turn.neighbour_places("study")
     own, shared = {}, {}
     for site in survivors:
         shares = np.stack([np.frombuffer(reply.shares[site], np.uint8) for reply in opened.values()])
-        seeds = shamir.join(places, shares).reshape(-1, SEED)
-        own[site] = seeds[0].tobytes()
+        seeds = keys_of(turn, shamir.join(places, shares))
+        own[site] = seeds[0]
         lost = [names[i] for i in near[names.index(site)] if names[i] not in survivors]
-        shared |= {(site, other): seed.tobytes() for other, seed in zip(lost, seeds[1:], strict=True)}
+        shared |= {(site, other): seed for other, seed in zip(lost, seeds[1:], strict=True)}
     return own, shared
 
 
+def keys_of(turn, joined):
+    """Keys of masks, from their seeds."""
+    return [mask_key(turn.about("study"), seed.tobytes())[0] for seed in joined.reshape(-1, SEED)]
+
+
 def without(hidden, plus, minus=()):
-    """A masked part after some masks are taken off."""
+    """A masked part after some masks are removed."""
     left = words(hidden).copy()
     mask(left, minus, plus)
     return left
 
 
-def pair_of(coordinator, site, other):
-    """What two sites derive for the sum, as one of them tells it to others."""
+def here_at(coordinator, site):
+    """The sum as one of its sites takes part in it."""
     turn = coordinator.turn("hide")
-    place = {member.site: i for i, member in enumerate(turn.members)}
+    place = [member.site for member in turn.members].index(site)
     statistic = digest(b"Number\0" + wire.encode(Number()))
-    return SumAtSite(coordinator.sites[site], turn, coordinator.study, statistic, place[site]).pairs[place[other]]
+    return SumAtSite(coordinator.sites[site], turn, coordinator.study, statistic, place)
+
+
+def mask_of(coordinator, site, other):
+    """The key of the mask that two sites share, as one of them tells it to others."""
+    at = here_at(coordinator, site)
+    return mask_key(at.about, at.pairs[at.names.index(other)].mask)[0]

@@ -1,4 +1,4 @@
-"""Changes to messages at random: bits, bytes, lengths, stretches, pieces of other messages, single fields."""
+"""Random changes to messages: bits, bytes, lengths, stretches, pieces of other messages, single fields."""
 
 import random
 import struct
@@ -22,7 +22,7 @@ class Mutator:
         self.random, self.pool = random.Random(seed), pool  # noqa: S311
 
     def __call__(self, data: bytes) -> bytes:
-        """Change a message, one to four times."""
+        """Changes a message, one to four times."""
         for _ in range(self.random.choice((1, 1, 1, 2, 4))):
             data = self.random.choice(
                 (
@@ -55,7 +55,7 @@ class Mutator:
         )
 
     def length(self, data: bytes) -> bytes:
-        """Write a large or a small number over some bytes, as a length might stand there."""
+        """Writes a large or a small number over some bytes, as a length might be."""
         i, code = self.place(data), self.random.choice((">H", ">I", "<I", "<Q", ">Q"))
         number = self.random.choice(_LENGTHS) & ((1 << (8 * struct.calcsize(code))) - 1)
         return data[:i] + struct.pack(code, number) + data[i + struct.calcsize(code) :]
@@ -74,7 +74,7 @@ class Mutator:
         return data[:i] + other[j : j + self.random.choice((1, 8, 64, 1024))] + data[i:]
 
     def field(self, data: bytes) -> bytes:
-        """Change one thing inside, if the message can be taken apart; what it holds may be messages, too."""
+        """Changes one thing inside, if the message can be parsed; its parts may be messages, too."""
         try:
             inside = msgspec.msgpack.decode(data, ext_hook=lambda code, d: wire.unpack_array(d))
         except (ValueError, msgspec.DecodeError):
@@ -84,7 +84,7 @@ class Mutator:
         return data
 
     def changed(self, value: Any) -> Any:
-        """Give another value, or the same with something else inside."""
+        """Returns another value, or the same with something else inside."""
         pick = self.random
         if isinstance(value, dict) and value:
             name = pick.choice(list(value))

@@ -1,4 +1,4 @@
-"""Forests from adaptive bins in plain Python, literally as published: the twin that the federated ones are held to."""
+"""Forests from adaptive bins in plain Python, literally as published: the reference for the federated ones."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from silvan.tree.sampling import (
 
 
 def summarise_naive(values: list[float], y: list[int], most: int) -> list[tuple[float, int, int]]:
-    """Do what ``summarise`` does: bins of (mean, positives, negatives)."""
+    """A naive ``summarise``: bins of (mean, positives, negatives)."""
     histogram: list[tuple[float, int, int]] = []
     for value, positive in zip(values, y, strict=True):
         for j, (r, p, n) in enumerate(histogram):
@@ -32,7 +32,7 @@ def summarise_naive(values: list[float], y: list[int], most: int) -> list[tuple[
 
 
 def merge_nearest_naive(histogram: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
-    """Replace the two nearest bins by their union (Eqs 4-5)."""
+    """Replaces the two nearest bins by their union (Eqs 4-5)."""
     histogram = sorted(histogram)
     pairs = [(i, j) for i in range(len(histogram)) for j in range(i + 1, len(histogram))]
     i, j = min(pairs, key=lambda pair: abs(histogram[pair[0]][0] - histogram[pair[1]][0]))
@@ -118,7 +118,7 @@ def counts(sites, node):
 
 
 def grow_naive(sites, schema, settings, key, feature_key):
-    """Grow trees from the rows of sites, (X, y, row keys) each; then take back splits with a side of too few rows."""
+    """Grows trees from the rows of sites, (X, y, row keys) each; then undoes splits with too few rows on a side."""
     plan = settings.federated_plan(len(schema.features))
     rule = settings.rule(settings.measure(schema, np.full(2, sum(len(y) for _, y, _ in sites))))
     order, drawn = make_feature_order(plan.n_features), np.zeros(plan.n_sampled, np.int64)
@@ -160,7 +160,7 @@ def grow_naive(sites, schema, settings, key, feature_key):
 
 
 def take_back(sites, node, least):
-    """Undo, from the bottom up, every split with a side of fewer rows."""
+    """Undoes, from the bottom up, every split with fewer rows on a side."""
     for child in node.children:
         take_back(sites, child, least)
     if any(sum(map(len, child.rows)) < least for child in node.children):
@@ -168,7 +168,7 @@ def take_back(sites, node, least):
 
 
 def assert_same(forest, roots, sites, class_weight=None):
-    """Check that a forest has these trees, and its leaves the values of the rows that reach them."""
+    """Checks that a forest has these trees, and its leaves the values of the rows that reach them."""
     weight = np.ones(2) if class_weight is None else np.array(class_weight)
     inner = 0
     for t, root in enumerate(roots):

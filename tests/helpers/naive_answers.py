@@ -1,4 +1,4 @@
-"""Answers of forests row by row and tree by tree: the twins that kernels are held to."""
+"""Predictions of forests row by row and tree by tree: the reference for the kernels."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def goes_left(forest: Forest, node: int, x: np.ndarray) -> bool:
 
 
 def leaves(forest: Forest, X: np.ndarray) -> np.ndarray:
-    """The leaf that each tree takes each row to: (trees, rows), places in ``value``."""
+    """The leaf of each row in each tree: (trees, rows), positions in ``value``."""
     out = np.zeros((len(forest), len(X)), int)
     for t in range(len(forest)):
         for i, x in enumerate(X):
@@ -37,12 +37,12 @@ def abstains(forest: Forest, absent: np.ndarray | None) -> list[bool]:
 
 
 def first_best(numbers: list[float]) -> int:
-    """The place of the largest, the first of equal ones."""
+    """The position of the largest, the first of equal ones."""
     return max(range(len(numbers)), key=lambda k: (numbers[k], -k))
 
 
 def vote_answers(forest: Forest, X: np.ndarray, absent=None, seen=None, weights=None):
-    """Mean leaf values and weights of votes by the trees that take part: NaN and zero where none does."""
+    """Mean leaf values and weights of votes over the trees that take part: NaN and zero where none does."""
     where, silent = leaves(forest, X), abstains(forest, absent)
     weights = forest.weights if weights is None else weights
     seen = np.zeros(where.shape, bool) if seen is None else seen

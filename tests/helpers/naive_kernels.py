@@ -1,4 +1,4 @@
-"""What the kernels that grow trees compute, in plain NumPy."""
+"""Naive versions in NumPy of the kernels that grow trees."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def fill_naive(
     offset: int,
     n_stats: int,
 ) -> np.ndarray:
-    """Compute what ``fill`` computes, for one feature in plain NumPy, for tests to compare with."""
+    """A naive ``fill`` for one feature, for tests to compare with."""
     vectors = target if target.ndim == 2 else np.eye(n_stats, dtype=np.int64)[target]
     hist, together = np.zeros((bins.n_bins[feature], n_stats), np.int64), 2 ** int(bins.shift[feature])
     np.add.at(hist, (codes[rows, feature].astype(np.int64) + offset % together) // together, vectors[rows])
@@ -25,7 +25,7 @@ def fill_naive(
 def partition_naive(
     codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute what ``partition`` computes, for one node with NumPy masks, for tests to compare with."""
+    """A naive ``partition`` for one node with NumPy masks, for tests to compare with."""
     left = _goes_left_naive(codes, rows, splits, node, categorical)
     return rows[left], rows[~left]
 
@@ -42,12 +42,12 @@ def _goes_left_naive(
 
 
 def pack_sides_naive(codes: np.ndarray, rows: np.ndarray, splits: Splits, node: int, categorical: np.ndarray) -> bytes:
-    """Compute what ``pack_sides`` computes, for one node in plain NumPy, for tests to compare with."""
+    """A naive ``pack_sides`` for one node, for tests to compare with."""
     left = _goes_left_naive(codes, rows, splits, node, categorical)
     return np.packbits(left, bitorder="little").tobytes()
 
 
 def route_naive(rows: np.ndarray, bits: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Compute what ``route`` computes, for one node with NumPy masks, for tests to compare with."""
+    """A naive ``route`` for one node with NumPy masks, for tests to compare with."""
     left = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(rows), bitorder="little").astype(np.bool_)
     return rows[left], rows[~left]

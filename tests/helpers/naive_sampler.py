@@ -1,4 +1,4 @@
-"""The twin of the kernels in ``sampler.py``: the same words read in the same way, with Python's own whole numbers."""
+"""A naive version of the kernels in ``sampler.py``: the same words read in the same way, with Python's integers."""
 
 from fractions import Fraction
 
@@ -23,7 +23,7 @@ class Coins:
                 return word % n
 
     def coin(self, p):
-        """Say yes with probability p; the quotient must not be shortened, since it decides which words are read."""
+        """Returns True with probability p; do not reduce the fraction, because it decides which words are read."""
         a, n = p
         return self.below(n) < a
 

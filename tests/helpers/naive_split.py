@@ -1,4 +1,4 @@
-"""The best split by trying all, in plain Python on whole numbers: the twin that the kernels are held to."""
+"""The best split by trying all, in plain Python on integers: the reference for the kernels."""
 
 from fractions import Fraction
 from typing import NamedTuple
@@ -22,7 +22,7 @@ def rows_of(stats, rule: Rule) -> int:
 
 
 def value_of(left, right, rule: Rule) -> float | None:
-    """What a split is worth; None if a side is too small."""
+    """The gain of a split; None if a side is too small."""
     if min(rows_of(left, rule), rows_of(right, rule)) < rule.min_leaf:
         return None
     if rule.criterion == SQUARED_ERROR:
@@ -48,7 +48,7 @@ def add(*vectors):
 
 
 def candidates(hist, rule: Rule, categorical: bool):
-    """Yield every way to part the occupied bins: (what decides between equals, bins on the left)."""
+    """Yields every division of the occupied bins: (tie-breaker, bins on the left)."""
     occupied = [b for b in range(1, len(hist)) if rows_of(hist[b], rule) > 0]
     missing = [MISSING] if rows_of(hist[MISSING], rule) > 0 else []
     if not categorical:
@@ -79,7 +79,7 @@ def candidates(hist, rule: Rule, categorical: bool):
 
 
 def mean_of(stats, rule: Rule) -> float:
-    """The mean, or of two classes how far the second is ahead of the first."""
+    """The mean, or for two classes the lead of the second."""
     if rule.criterion == SQUARED_ERROR:
         return stats[-1] / stats[-2]
     low, high = (int(m) * int(w) for m, w in zip(stats[rule.lead :], rule.class_weight, strict=True))
@@ -87,13 +87,13 @@ def mean_of(stats, rule: Rule) -> float:
 
 
 def in_order(left, right, rule: Rule, sign: int, low: float, high: float) -> bool:
-    """Whether a split may be made where predictions must be monotonic."""
+    """Whether a split is allowed where predictions must be monotonic."""
     means = mean_of(left, rule), mean_of(right, rule)
     return all(low <= mean <= high for mean in means) and sign * means[0] <= sign * means[1]
 
 
 def best_split(hist, rule: Rule, categorical: bool, limits=None) -> Best | None:
-    """Find the best split of one feature from its histogram, a list of statistics a bin."""
+    """Finds the best split of one feature from its histogram, a list of statistics per bin."""
     hist = [[int(s) for s in stats] for stats in hist]
     total = add(*hist)
     found = None

@@ -1,4 +1,4 @@
-"""What some tests need and not every machine has; ``@pytest.mark.needs(name)`` skips them where it is missing."""
+"""Requirements of tests that some machines lack; ``@pytest.mark.needs(name)`` skips the tests there."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ NEEDS = {
 
 
 def skip_without(name: str) -> None:
-    """Skip the test where something is missing; one place for all, so that pytest says it once."""
+    """Skips the test if something is missing; in one place, so that pytest reports it once."""
     there, text = NEEDS[name]
     if not there:
         pytest.skip(text)

@@ -1,4 +1,4 @@
-"""What sites sign as their own, in tests that speak to a site without a federation, or for a malicious site."""
+"""Signatures of sites in tests that talk to a site without a federation, or for a malicious site."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ from silvan.federation.store import digest
 
 
 def work_of(federation: Federation, site: str, data: bytes) -> Blob:
-    """Trees that a site of a federation signs as its own in the task at hand, whoever made them."""
+    """Trees that a site of a federation signs as its own in the current task, whoever made them."""
     return federation.work(site, sign_as(federation, site, Trees(forest=data, rows=1)))
 
 

@@ -1,4 +1,4 @@
-"""Parties on machines of their own: tables about the same people, site folders, and what became of their shares."""
+"""Parties on separate machines: tables about the same people, site folders, and what happened to their shares."""
 
 import csv
 
@@ -20,7 +20,7 @@ IDS = {"bank": ID, "lab": ID, "shop": "client"}
 
 
 def tables(n=150, seed=0, label=True):
-    """Return columns of the same people by party, in another order at each; a few people are not known to all."""
+    """Returns columns of the same people by party, in different order; a few people are missing at some parties."""
     frame = wide(n=n, seed=seed)
     names = [name for name in frame.columns if name not in (ID, "label")]
     dealt = {}
@@ -32,7 +32,7 @@ def tables(n=150, seed=0, label=True):
 
 
 def write_tables(folder, made):
-    """Write every party's table, and return the paths."""
+    """Writes every party's table, and returns the paths."""
     folder.mkdir(exist_ok=True)
     paths = {party: folder / f"{party}.csv" for party in made}
     for party, table in made.items():
@@ -41,14 +41,14 @@ def write_tables(folder, made):
 
 
 def set_up(member, table, new=None, policy="", **more):
-    """Write what a party's owner would: the table, the column of ids, and the table of new rows."""
+    """Writes what a party's owner would: the table, the column of ids, and the table of new rows."""
     settings = {"table": table, "id": IDS[member.name], **({} if new is None else {"predict": new}), **more}
     lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in settings.items() if value is not None]
     (member.path / SETTINGS).write_text("\n".join(lines) + f"\n[policy]\n{policy}\n")
 
 
 def study(name, kind="VerticalForest", more="", **parameters):
-    """Return a study over the columns of all parties."""
+    """Returns a study over the columns of all parties."""
     lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in {"kind": kind, **parameters}.items()]
     sites = msgspec.json.encode(PARTIES).decode()
     top = f'name = "{name}"\ntest = 0.25\ntask = "classification"\nsites = {sites}\n{more}'
@@ -56,7 +56,7 @@ def study(name, kind="VerticalForest", more="", **parameters):
 
 
 def in_process(made, plan=None, **settings):
-    """Make the federation in one process; with a study, fit its learner."""
+    """Makes the federation in one process; with a study, fits its learner."""
     named = {party: table.rename({IDS[party]: ID}) for party, table in made.items()}
     if plan is None:
         return sv.federate_columns(named, id=ID, **settings)
@@ -65,7 +65,7 @@ def in_process(made, plan=None, **settings):
 
 
 def load_with_shares(run, plan, members):
-    """Read a model of a run, and put the shares to it that the parties have in their folders."""
+    """Reads a model of a run, and adds the shares in the parties' folders."""
     kind = getattr(sv, plan.kind)
     model = kind.load(run.file(SHARES))
     assert model.shares_ == {}
@@ -78,7 +78,7 @@ def load_with_shares(run, plan, members):
 
 
 def read_predictions(member):
-    """Read the one file of predictions in a party's folder: the column of ids, and a line an id."""
+    """Reads the one file of predictions in a party's folder: the column of ids, and one line per id."""
     (path,) = (member.path / "predictions").iterdir()
     assert path.stat().st_mode & 0o077 == 0
     lines = list(csv.DictReader(path.read_text().splitlines()))

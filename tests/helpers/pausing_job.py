@@ -1,4 +1,4 @@
-"""The coordinator of a job that waits before a question of its choice, so that a test can do something just then."""
+"""A coordinator's job that waits before a chosen request, so that a test can act at that moment."""
 
 from pathlib import Path
 
@@ -12,15 +12,15 @@ PAUSED, GO_ON = "paused", "go on"
 
 
 class PausingCoordinator(Coordinator):
-    """Waits before a question until it is told to go on; a job that is handed in again does not wait any more."""
+    """Waits before a request until it is released; a resubmitted job does not wait any more."""
 
     def work(self, folders):
-        """Run the study."""
+        """Runs the study."""
         self.folder = Path(folders.root.parent)
         super().work(folders)
 
     def carry(self, site, data, wait):
-        """Bring bytes to a site, after a pause if they are the question."""
+        """Delivers bytes to a site, after a pause if they are the chosen request."""
         if site == PARTY and QUESTION in data and not (self.folder / GO_ON).exists():
             (self.folder / PAUSED).touch()
             while not (self.folder / GO_ON).exists():

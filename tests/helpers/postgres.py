@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own: a private cluster, a password, a certificate, a free port on loopback.
+"""A private PostgreSQL server: cluster, password, certificate, and a free port on loopback.
 
 Where the server's programs are not installed, tests that need one are skipped and say so.
 """
@@ -27,7 +27,7 @@ NONE = "no PostgreSQL server here; to read from one: apt-get install postgresql"
 
 
 def programs() -> Path | None:
-    """Find the newest server that is installed."""
+    """Finds the newest installed server."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     there = shutil.which("initdb")
     return found[-1].parent if found else Path(there).parent if there else None
@@ -41,18 +41,18 @@ class Server:
         self.owner_password, self.password = secrets.token_hex(16), secrets.token_hex(16)
 
     def url(self, database: str = "postgres", user: str = "reader", **settings: str) -> str:
-        """Give a URL, without the password."""
+        """Returns a URL without the password."""
         after = "&".join(f"{key}={value}" for key, value in settings.items())
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}{'?' + after if after else ''}"
 
     def run(self, *statements: str) -> None:
-        """Run statements as the owner."""
+        """Runs statements as the owner."""
         with self.connected() as connection:
             for statement in statements:
                 connection.run(statement)
 
     def connected(self) -> Any:
-        """Connect as the owner."""
+        """Connects as the owner."""
         import pg8000.native
 
         return pg8000.native.Connection(
@@ -62,7 +62,7 @@ class Server:
 
 @contextmanager
 def start() -> Iterator[Server]:
-    """Start a server, and stop it in the end."""
+    """Starts a server, and stops it at the end."""
     home = programs()
     if home is None:
         pytest.skip(NONE)
@@ -110,7 +110,7 @@ def start() -> Iterator[Server]:
 
 
 def certify(folder: Path, user: str | None) -> None:
-    """Write a certificate for loopback that vouches for itself, and its key."""
+    """Writes a self-signed certificate for loopback, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a server of tests")])
     now = datetime.now(UTC)
@@ -133,7 +133,7 @@ def certify(folder: Path, user: str | None) -> None:
 
 
 def _other_user(folder: Path) -> str | None:
-    """Give the folder to somebody else if we are root: the server refuses to run as root."""
+    """Gives the folder to another user if we are root: the server refuses to run as root."""
     if os.geteuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -144,6 +144,6 @@ def _other_user(folder: Path) -> str | None:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for all tests of a process; its password is in the environment of those that put it there."""
+    """A server for all tests of a process; its password is in the environment of that process."""
     with start() as server:
         yield server

@@ -1,4 +1,4 @@
-"""A study whose schema is public: what private forests need."""
+"""A study with a public schema, as private forests need."""
 
 import msgspec
 import numpy as np
@@ -60,7 +60,7 @@ def unseen(task="binary", n=1000):
 
 
 def one_more(frame: pl.DataFrame, **values) -> pl.DataFrame:
-    """A table with one row more, far from the others."""
+    """A table with one more row, far from the others."""
     row = {"age": 99.5, "dose": 5, "sex": "m", "ward": "c", "noise": 59.0, "label": "yes", **values}
     return pl.concat([frame, pl.DataFrame([row], schema=frame.schema)])
 
@@ -73,7 +73,7 @@ def spent(fed):
     return np.array([budget.spent for budget in budgets(fed).values()])
 
 
-# -- the questions of all private forms, with their exact answers
+# -- the requests of all private forests, with their exact replies
 
 
 def table_model(known):
@@ -88,7 +88,7 @@ def table_model(known):
 
 
 def grow_level(known, schema_blob, bins):
-    """The question for a level of two trees."""
+    """The request for a level of two trees."""
     return GrowLevel(
         schema=schema_blob,
         bins=bins,
@@ -122,10 +122,10 @@ CELLS = {
 
 
 def requests(task, frame, epsilon, sharers=1, known=None, **settings):
-    """Give (name, question, exact answer) of every kind, on a table that one site holds.
+    """Returns (name, request, exact reply) of every kind, on a table at a single site.
 
-    ``known`` is the schema that the coordinator asks by; None: the honest one. The site must let it pass.
-    ``settings`` are more of the site's table.
+    ``known`` is the coordinator's schema, which the site must accept; None is the honest one. ``settings`` are further
+    settings of the site's table.
     """
     known, shared = known or schema(task), {"epsilon": epsilon, "sharers": sharers}
     blobs = [known.to_json().encode(), wire.encode(POINTS), table_model(known).to_bytes()]
@@ -164,7 +164,7 @@ FAR = {"binary": "yes", "several": "top", "number": 1149.0}
 
 
 def hostile_schema(task):
-    """A schema that a site lets pass: bounds as close as may be, or classes that some rows do not have."""
+    """A schema that a site accepts: bounds as close as possible, or classes that some rows lack."""
     labels = {
         "binary": sv.Label("label", ("unheard of", "yes")),
         "several": sv.Label("label", ("top", "unheard of")),
@@ -174,7 +174,7 @@ def hostile_schema(task):
 
 
 def composed(form, frame, epsilon, task="binary", sharers=1, known=None):
-    """Give every question of a form with its share of epsilon, answered with a far row more and without; their sum."""
+    """Returns every request of a form with its share of epsilon, with and without a distant row; and their sum."""
     far = one_more(frame, label=known.label.bounds[1] if known and known.label.bounds else FAR[task])
     pair = (requests(task, rows, epsilon, sharers, known) for rows in (far, frame))
     exact = {
@@ -188,7 +188,7 @@ def composed(form, frame, epsilon, task="binary", sharers=1, known=None):
 
 
 class JudgingSite(Site):
-    """A site that judges by the rows that it learns from."""
+    """A site that evaluates on its training rows."""
 
     def part(self, schema, test=False, *, strict=True):
         return super().part(schema, strict=strict)
@@ -209,7 +209,7 @@ POINTS = CutPoints(np.array([2, 1, 0, 0, 3]), np.array([40, 60, 2.5, 10, 20, 30]
 
 
 def rows_scored(task, row, draws, epsilon, known=None):
-    """Disguise one of two rows that differ in everything, many times; score how much it looks like the second."""
+    """Randomises one of two rows that differ in everything, many times; scores the similarity to the second."""
     known = known or schema(task)
     ends = np.array([[0, 1, 0, 0, -20], [100, 5, 1, 3, 60]], np.float32)
     labels = [0, known.n_classes - 1] if known.n_classes else known.label.bounds

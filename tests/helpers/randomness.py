@@ -1,9 +1,9 @@
-"""Where randomness of tests comes from: a seed of each test, or the operating system in ``make explore``.
+"""The randomness of tests: a seed for each test, or the operating system in ``make explore``.
 
-The library draws what must be secret from ``os.urandom`` and ``secrets.token_bytes``; both are replaced here. The noise
-that a site adds by itself is opendp's, which takes no seed, so silvan's own sampler of the same distribution is used
-instead, except in tests with the mark ``system_randomness``. Keys made by OpenSSL are seeded in ``seeded_keys`` alone:
-elsewhere nothing that is tested depends on them, and fixtures that draw the same bytes must not have the same keys.
+The library takes secrets from ``os.urandom`` and ``secrets.token_bytes``; both are replaced here. opendp, which adds a
+site's own noise, takes no seed, so silvan's sampler of the same distribution replaces it, except in tests with the mark
+``system_randomness``. Only ``seeded_keys`` seeds the keys made by OpenSSL: no other test depends on them, and fixtures
+with the same random bytes must not have the same keys.
 """
 
 import os
@@ -24,15 +24,15 @@ _seeded: random.Random | None = None
 
 
 def install() -> None:
-    """Replace the functions that the library calls; to be done before the library is imported."""
+    """Replaces the functions that the library calls; to be called before the library is imported."""
     os.urandom = _draw
     secrets.token_bytes = _draw
-    uuid.uuid4 = lambda: uuid.UUID(bytes=_from_system(16), version=4)  # numba names files so, where it must compile
+    uuid.uuid4 = lambda: uuid.UUID(bytes=_from_system(16), version=4)  # numba's name for a file that it must compile
 
 
 @contextmanager
 def seeded_keys() -> Iterator[None]:
-    """Make keys of the bytes that all else is drawn from."""
+    """Makes keys from the seeded random bytes."""
     drawn = classmethod(lambda cls: cls.from_private_bytes(_draw(32)))
     with (
         mock.patch.object(Ed25519PrivateKey, "generate", drawn),
@@ -47,7 +47,7 @@ def _draw(n: int | None = None) -> bytes:
 
 
 def begin(seed: str | None) -> None:
-    """Draw from this seed from now on; None: from the operating system."""
+    """Uses this seed from now on; None: the operating system."""
     global _seeded
     _seeded = None if seed is None else random.Random(seed)  # noqa: S311
     _replace_noise()
@@ -55,7 +55,7 @@ def begin(seed: str | None) -> None:
 
 @cache
 def _replace_noise() -> None:
-    """Have sites that add noise by themselves draw it where all other noise comes from."""
+    """Makes sites take their own noise from the same source as all other noise."""
     from silvan.privacy.noise.laplace import Noise
     from silvan.privacy.noise.sampler import noise_shares
 

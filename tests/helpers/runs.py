@@ -25,7 +25,7 @@ max_depth = 3
 
 
 def silvan(*words: object, ok: bool = True):
-    """Run a command in this process."""
+    """Runs a command in this process."""
     result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "100"})
     if ok:
         assert result.exit_code == 0, result.output + result.stderr
@@ -33,7 +33,7 @@ def silvan(*words: object, ok: bool = True):
 
 
 def said(result):
-    """Return all that a command printed, without its line breaks."""
+    """Returns all output of a command, without its line breaks."""
     return " ".join((result.stdout + result.stderr).split())
 
 
@@ -45,7 +45,7 @@ def write_study(
     name: str = "small",
     more: str = "",
 ) -> Path:
-    """Write tables and a study of them; sites are called north, east and south unless tables say otherwise."""
+    """Writes tables and a study of them; sites are called north, east and south by default."""
     if tables is None:
         tables = dict(zip(("north", "east", "south"), parts(table(n=120), 3).values(), strict=True))
     lines = []
@@ -58,6 +58,6 @@ def write_study(
 
 
 def fitted(folder: Path, **settings: object) -> Record:
-    """Fit a small study into the folder's ``run``, and give what run.json says."""
+    """Fits a small study into the folder's ``run``, and returns the content of run.json."""
     silvan("fit", write_study(folder, **settings), "--output", folder / "run")
     return Run(folder / "run").read()

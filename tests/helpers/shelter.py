@@ -1,4 +1,4 @@
-"""The thesis's figures on eight countries: Table C.1, and what Tables 7.9 to 7.12 make of it."""
+"""The thesis's data on eight countries: Table C.1, and what Tables 7.9 to 7.12 derive from it."""
 
 VECTORS = {
     "CZ": (0.72, 0.68, 0.59, 0.57, 0.82, 0.53, 0.82, 0.60, 0.31, 0.87, 0.92, 0.72, 0.63, 0.86, 0.66),

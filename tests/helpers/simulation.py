@@ -1,8 +1,8 @@
-"""Sites, a network, disks and clocks that are simulated, under protocol code that is not.
+"""Simulated sites, network, disks and clocks, under real protocol code.
 
-All that happens follows from one seed. Messages and answers get lost, come twice, late and in another order; sites stop
-at any point of an answer and of a write, are slow, away, out of room, or gone; the coordinator is killed at any message
-and any entry of its journal. Time is a number that the world moves on.
+Everything follows from one seed. Messages and replies get lost, duplicated, delayed and reordered. Sites stop at any
+point of a reply or a write, are slow, away, out of disk space, or gone. The coordinator is killed at any message and
+any entry of its journal. Time is a number that the world advances.
 """
 
 import errno
@@ -46,20 +46,20 @@ class Killed(BaseException):
 
 @dataclass
 class Weather:
-    """How often what goes wrong, each time that it could."""
+    """How often each fault happens, each time that it could."""
 
-    lost: float = 0.0  # a message or an answer
+    lost: float = 0.0  # a message or a reply
     copied: float = 0.0
-    late: float = 0.0  # by seconds, so that it comes among others, or after it was given up
-    crash: float = 0.0  # of a site: before it answers, or before the answer leaves
-    torn: float = 0.0  # of a site: just before or after something is written, or in the middle of a line
+    late: float = 0.0  # in seconds, so that it arrives among others, or after it was given up
+    crash: float = 0.0  # of a site: before it handles a message, or before the reply leaves
+    torn: float = 0.0  # of a site: just before or after a write, or in the middle of a line
     full: float = 0.0  # a site's disk, for a while
     slow: float = 0.0  # a site, for a while
-    killed: float = 0.0  # the coordinator: at a message, an answer, or before or after an entry of its journal
+    killed: float = 0.0  # the coordinator: at a message, a reply, or before or after an entry of its journal
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Weather":
-        """Draw some troubles, each rare or frequent."""
+        """Samples the frequency of each fault."""
         return cls(**{f.name: rng.choice((0.0, 0.0, 0.02, 0.1, 0.25)) * _OFTEN.get(f.name, 1.0) for f in fields(cls)})
 
 
@@ -67,7 +67,7 @@ _OFTEN = {"torn": 0.2, "full": 0.4, "slow": 0.4, "killed": 0.3}
 
 
 class DiskStore(MemoryStore):
-    """A store that outlives crashes of its site; what was not finished is not there."""
+    """A store that survives crashes of its site; unfinished writes are lost."""
 
     def __init__(self, node: "Node") -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class DiskStore(MemoryStore):
             super().put_all(values)
 
     def forget_blobs(self, rng: random.Random) -> None:
-        """Make room, as a store may."""
+        """Frees space, as a store may."""
         for key in [key for key in self._blobs if rng.random() < 0.5]:
             del self._blobs[key], self._values[key]
 
@@ -119,7 +119,7 @@ class _Connection:
 
 
 class KilledJournal(Journal):
-    """The real journal, at whose entries a coordinator may be killed."""
+    """The real journal, with a chance to kill the coordinator at each entry."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(":memory:")
@@ -133,16 +133,16 @@ class KilledJournal(Journal):
 
 @dataclass
 class Node:
-    """A machine with a site on it."""
+    """A simulated machine with a site."""
 
     world: "World"
     name: str
     site: Site
-    folder: Path | None = None  # where its ledger is
-    clock: float = 0.0  # seconds by which its clock is off
-    back: float = 0.0  # when it is there again
-    full: float = 0.0  # until when its disk is
-    slow: float = 0.0  # until when it is
+    folder: Path | None = None  # the folder of its ledger
+    clock: float = 0.0  # clock error in seconds
+    back: float = 0.0  # when it is back
+    full: float = 0.0  # until when its disk is full
+    slow: float = 0.0  # until when it is slow
     gone: bool = False
 
     def __post_init__(self) -> None:
@@ -153,12 +153,12 @@ class Node:
         self._read_table()
 
     def _gate(self, ledger: Ledger) -> Gate:
-        """Make the site's gate anew, from what outlives a restart; it finds that no file is behind another."""
+        """Recreates the site's gate from what survives a restart; it finds that no file is behind another."""
         gate = self.site.outbox
         return Gate(gate.policy, gate.budget, ledger, gate.approvals, store=self.store)
 
     def _read_table(self) -> None:
-        """Have the table in memory as if it had been read: it does not change, and reading it is slow."""
+        """Keeps the table in memory as if it had been read, because it does not change and reading is slow."""
         known, cached = self.world.tables.setdefault(self.name, ({}, {}))
         vars(self.site).update(known)
         for key, value in cached.items():
@@ -171,7 +171,7 @@ class Node:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write something to the disk, or not."""
+        """Writes something to the disk, or fails."""
         world = self.world
         if world.now < self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -182,7 +182,7 @@ class Node:
             raise Crashed
 
     def take(self, data: bytes, verb: str) -> bytes | None:
-        """Answer, or not."""
+        """Replies, or does not."""
         world, name = self.world, self.name
         if self.gone or world.now < self.back:
             return None
@@ -206,7 +206,7 @@ class Node:
         return answer
 
     def stop(self) -> None:
-        """Lose all that is in memory, and be started again a little later, when there is room on the disk."""
+        """Loses all memory, and restarts a little later, when there is disk space."""
         site, gate, rng = self.site, self.site.outbox, self.world.rng
         self.back = self.world.now + rng.choice((0.0, rng.uniform(0, 3), rng.uniform(0, 40)))
         if rng.random() < 0.3:
@@ -219,7 +219,7 @@ class Node:
                 ledger = gate.ledger if self.folder is None else Ledger(self.folder, gate.ledger._key)
                 self.site.outbox = self._gate(ledger)
                 break
-            except Crashed:  # while it started: it is started once more
+            except Crashed:  # crashed while starting: it starts once more
                 continue
         self.world.current = before
         self._read_table()
@@ -229,20 +229,20 @@ class Node:
 
 @dataclass
 class World:
-    """All that goes on outside the coordinator, one thing after the other."""
+    """All events outside the coordinator, one after the other."""
 
     rng: random.Random
     weather: Weather
-    signers: dict = field(default_factory=dict)  # what makes a signer, by name; empty: nothing is signed
+    signers: dict = field(default_factory=dict)  # functions that make a signer, by name; empty: nothing is signed
     tables: dict = field(default_factory=dict)  # what sites of any world have read
-    troubles: int = 40  # after so many it clears up
+    troubles: int = 40  # the world becomes reliable after this many faults
     now: float = 1000.0
 
     def __post_init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.current: Node | None = None
         self.watcher = None
-        self.leaves: tuple[str, int] | None = None  # a site that is gone for good after so many messages
+        self.leaves: tuple[str, int] | None = None  # a site that is gone for good after this many messages
         self.coordinator_clock = 0.0
         self.log: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -253,7 +253,7 @@ class World:
     # -- chance
 
     def chance(self, what: str, text: str) -> bool:
-        """Whether some trouble comes now."""
+        """Whether a fault happens now."""
         rate = getattr(self.weather, what)
         if not rate or not self.troubles or self.rng.random() >= rate:
             return False
@@ -263,12 +263,12 @@ class World:
         return True
 
     def may_kill(self, where: str) -> None:
-        """End the coordinator's process, or not."""
+        """Ends the coordinator's process, or not."""
         if self.chance("killed", f"the coordinator is killed {where}"):
             raise Killed
 
     def clears_up(self, all_back: bool = False) -> None:
-        """Let nothing go wrong from now on; sites that are gone stay so, or not."""
+        """Ends all faults; sites that are gone may stay so."""
         self.troubles = 0
         for node in self.nodes.values():
             node.back = node.full = node.slow = 0.0
@@ -278,7 +278,7 @@ class World:
 
     @contextmanager
     def simulated(self) -> Iterator[None]:
-        """Have disks and random bytes be those of this world."""
+        """Uses this world's disks and random bytes."""
         draw = random.Random(self.rng.random()).randbytes  # noqa: S311  apart: how many are drawn decides nothing
         with (
             mock.patch.object(logging.getLogger("silvan.site"), "disabled", True),
@@ -289,7 +289,7 @@ class World:
             yield
 
     def _fsync(self, handle: int) -> None:
-        """Have a file on the disk of the site that is at work: all of it, or some of what is new."""
+        """Keeps a file on the disk of the active site: all of it, or part of the new content."""
         if self.current is None:
             return
         file = os.fstat(handle)
@@ -311,14 +311,14 @@ class World:
     # -- messages
 
     def signer(self, name: str) -> Signer:
-        """Make the signer of a party whose process begins."""
+        """Makes the signer of a party whose process starts."""
         node = self.nodes.get(name)
         return self.signers[name](
             clock=lambda: int((self.now + (self.coordinator_clock if node is None else node.clock)) * 1e9)
         )
 
     def send(self, what: str, site: str, number: int, data: bytes, verb: str = "") -> None:
-        """Put a message ("message") or an answer ("answer") on its way."""
+        """Puts a message ("message") or a reply ("answer") on its way."""
         copies = 1 + self.chance("copied", f"{what} {number} of {site} is copied")
         copies -= self.chance("lost", f"{what} {number} of {site} is lost")
         for _ in range(copies):
@@ -331,14 +331,14 @@ class World:
             heapq.heappush(self._events, (self.now + delay, self._order, what, site, number, data, verb))
 
     def number(self) -> int:
-        """Number a message."""
+        """Numbers a message."""
         self._number += 1
         if self.leaves is not None and self._number > self.leaves[1]:
             self.nodes[self.leaves[0]].gone = True
         return self._number
 
     def next_answer(self, until: float) -> tuple[str, int, bytes] | None:
-        """Go on until an answer arrives at the coordinator, or the time is up."""
+        """Runs until a reply arrives at the coordinator, or the time is up."""
         while self._events and self._events[0][0] <= until:
             at, _, what, site, number, data, verb = heapq.heappop(self._events)
             self.now = max(self.now, at)
@@ -351,19 +351,19 @@ class World:
         return None
 
     def wait(self, seconds: float) -> None:
-        """Let time pass; answers that come meanwhile find nobody."""
+        """Lets time pass; replies that arrive meanwhile are dropped."""
         until = self.now + seconds
         while self.next_answer(until) is not None:
             pass
 
     def answered(self, node: Node, asked: bytes, answer: bytes) -> None:
-        """Show an answer to whoever checks them."""
+        """Passes a reply to its checker."""
         if self.watcher is not None:
             self.watcher(node, asked, answer)
 
 
 def simulated_federation(world: World, sums, **settings) -> Federation:
-    """Make a federation whose sites are in a simulated world."""
+    """Makes a federation whose sites are in a simulated world."""
     signer = world.signer("") if world.signers else None
     return Federation(SimulatedTransport(world), world.nodes, sums, signer=signer, **settings)
 

@@ -1,6 +1,6 @@
-"""A slow link on loopback: a proxy that forwards bytes at a given speed, each a given time after it came.
+"""A slow link on loopback: a proxy with limited bandwidth and a fixed delay.
 
-Both directions of all connections through it share nothing but the link: each direction has its own speed.
+Both directions of all connections share only the link: each direction has its own bandwidth.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import time
 
 
 class SlowLink:
-    """Forwards connections to ``127.0.0.1:port`` at so many bytes a second, ``delay`` seconds late."""
+    """Forwards connections to ``127.0.0.1:port`` at a given rate in bytes per second, ``delay`` seconds late."""
 
     def __init__(self, port, speed, delay):
         self._to, self._speed, self._delay = port, speed, delay
@@ -32,7 +32,7 @@ class SlowLink:
         self._loop.close()
 
     async def _end(self):
-        """End all connections."""
+        """Closes all connections."""
         self._server.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
@@ -59,7 +59,7 @@ class SlowLink:
             writer.close()
 
     async def _forward(self, reader, writer, way):
-        """Forward one direction of a connection; the link's buffer is as long as its delay, and half a second."""
+        """Forwards one direction of a connection; the link buffers its delay plus half a second."""
         queue = asyncio.Queue()
 
         async def send():

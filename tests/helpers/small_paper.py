@@ -1,4 +1,4 @@
-"""A publication of a few cases that take no time, for tests of the frame."""
+"""A publication with a few quick cases, for tests of the framework."""
 
 import polars as pl
 from experiments.reproduce.paper import Claim, Drawing, Item, NotHere, Paper, Run

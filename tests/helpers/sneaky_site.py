@@ -15,11 +15,11 @@ SCHEMA = sv.Schema.of(["age", "dose"], sv.Label("label", ("no", "yes")))
 
 
 def tables(home):
-    """Tables of all sites, all the same but for the one patient's home."""
+    """Tables of all sites, identical except for where the patient is."""
     rng = np.random.default_rng(0)
     frames = {}
     for site in SITES:
-        n = 40 - (site == home)  # as many rows everywhere, so that not even a count tells
+        n = 40 - (site == home)  # the same number of rows everywhere, so that counts reveal nothing
         age, dose = rng.integers(20, 70, 40)[:n] + 0.25, rng.integers(1, 6, 40)[:n] + 0.5
         frame = pl.DataFrame({"age": age, "dose": dose, "label": rng.choice(["no", "yes"], 40)[:n]})
         frames[site] = pl.concat([frame, pl.DataFrame([PATIENT])]) if site == home else frame
@@ -27,7 +27,7 @@ def tables(home):
 
 
 def bait(answer):
-    """A tree that says "no" to everybody, and to the patient what is asked for: boxes around one known row."""
+    """A tree that says "no" for everybody except the patient: boxes around one known row."""
     low = {name: np.float32(value) - np.float32(0.125) for name, value in PATIENT.items() if name != "label"}
     high = {name: np.float32(value) + np.float32(0.125) for name, value in PATIENT.items() if name != "label"}
     leaf = [1.0, 0.0] if answer == "no" else [0.0, 1.0]
@@ -47,7 +47,7 @@ TREES = join_forests([bait("no"), bait("yes")])
 
 
 def score_trees(fed, trees=TREES, validation=0.0):
-    """Ask how trees do, the sneaky site's two unless others are given."""
+    """Asks for scores of trees, by default of the sneaky site's two."""
     return ScoreTrees(
         schema=fed.blob(SCHEMA.to_json().encode()),
         forests=[work_of(fed, SITES[0], trees.to_bytes())],

@@ -1,8 +1,8 @@
-"""A look into the stores of sites."""
+"""Access to the stores of sites."""
 
 from silvan.federation.site import Site
 
 
 def kept_by(site: Site) -> dict[str, bytes]:
-    """What a site's store in memory holds; what is taken out of it the site has forgotten."""
+    """The content of a site's store in memory; removing an entry makes the site forget it."""
     return site.store._values

@@ -1,4 +1,4 @@
-"""Small studies, and federations that are listened to, disturbed or stopped."""
+"""Small studies, and recorded, disturbed or stopped federations."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -8,14 +8,14 @@ import polars as pl
 import silvan as sv
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
+from silvan.federation.transport import InProcess
 
 TASKS = ("binary", "several", "number")
 
 
 def table(task: str = "binary", n: int = 240, seed: int = 0) -> pl.DataFrame:
-    """Numbers, whole numbers and text, with missing values, rare categories and a label that depends on them."""
+    """Numbers, integers and text, with missing values, rare categories and a label that depends on them."""
     rng = np.random.default_rng(seed)
     age = rng.normal(50, 12, n)
     dose = rng.integers(1, 6, n)
@@ -36,14 +36,14 @@ def table(task: str = "binary", n: int = 240, seed: int = 0) -> pl.DataFrame:
 
 
 def parts(frame: pl.DataFrame, n_sites: int, seed: int = 0) -> dict[str, pl.DataFrame]:
-    """Deal the rows out; every site gets at least one."""
+    """Distributes the rows; every site gets at least one."""
     rng = np.random.default_rng(seed)
     site = rng.permutation(np.concatenate([np.arange(n_sites), rng.integers(0, n_sites, len(frame) - n_sites)]))
     return {f"site {i}": frame.filter(pl.Series(site == i)) for i in range(n_sites)}
 
 
 def federate(tables: object, kind: type[InProcess] = InProcess, **settings: object) -> Federation:
-    """Make a federation of another kind than the usual."""
+    """Makes a federation with another transport."""
     return sv.federate_rows(tables, transport=kind, **{"n_jobs": 1, **settings})
 
 
@@ -68,7 +68,7 @@ class Shuffled(InProcess):
 
 
 class Recorded(InProcess):
-    """Keeps all that is sent, as (site, "received" or "sent", bytes) from the site's view."""
+    """Keeps all messages, as (site, "received" or "sent", bytes) from the site's view."""
 
     def __init__(self, *args: object, **settings: object) -> None:
         super().__init__(*args, **settings)
@@ -108,7 +108,7 @@ Twist = Callable[[str, bytes], Iterable[tuple[str, bytes | Exception]]]
 
 
 def disturbed(twist: Twist) -> type[InProcess]:
-    """Make a kind of federation in which something else arrives than what was sent."""
+    """Makes a kind of federation in which arriving messages differ from the sent ones."""
 
     class Disturbed(InProcess):
         def deliver(
@@ -121,12 +121,12 @@ def disturbed(twist: Twist) -> type[InProcess]:
 
 
 def twice(site: str, data: bytes) -> list[tuple[str, bytes]]:
-    """Every answer comes twice, and nonsense and strangers with it."""
+    """Every reply arrives twice, with nonsense and unknown senders."""
     return [(site, data), (site, data), (site, b"\xc1"), ("nobody", data)]
 
 
 class Late(InProcess):
-    """Before its own answers, every question gets those to the question before."""
+    """Before its own replies, every request gets those to the previous request."""
 
     before: Iterable[tuple[str, bytes | Exception]] = ()
 
@@ -140,7 +140,7 @@ class Late(InProcess):
 
 
 def stopping(after: int) -> type[Recorded]:
-    """Make a kind of federation whose coordinator is killed when so many answers have arrived."""
+    """Makes a kind of federation whose coordinator is killed after this many replies."""
 
     class Stopping(Recorded):
         count = 0
@@ -158,7 +158,7 @@ def stopping(after: int) -> type[Recorded]:
 
 
 def from_reply(number: int, do: Twist) -> Twist:
-    """Let everything pass until so many replies have arrived, then do something else."""
+    """Lets everything pass until this many replies have arrived, then does something else."""
     seen = [0]
 
     def twist(site: str, data: bytes) -> Iterable[tuple[str, bytes | Exception]]:

@@ -1,4 +1,4 @@
-"""Sites whose part of a sum is given, arrays to sum, and a coordinator that carries a ring by hand."""
+"""Sites with given parts of a sum, arrays to sum, and a coordinator that carries a ring by hand."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from hypothesis.extra import numpy as arrays
 
 from silvan.federation import wire
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, Reply, SumStep, Total, Trouble
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingPart, RingSums, Running, SumMember
 from silvan.privacy.aggregation.words import WORD
 from silvan.privacy.identity.seal import pair_key, public_key, secret_key, unseal
@@ -36,7 +36,7 @@ class Number(Total[Numbers], frozen=True, kw_only=True):
     """The integers of a site."""
 
     which: int = 0
-    apart: bool = False  # whether sites may be asked for different ones
+    apart: bool = False  # whether sites may get different requests
 
     def alike(self):
         return b"any" if self.apart else None
@@ -44,7 +44,7 @@ class Number(Total[Numbers], frozen=True, kw_only=True):
 
 @contextmanager
 def numbers_are_asked():
-    """Let sites answer the question above with what they were given as a table."""
+    """Makes sites reply to the request above with the integers given as a table."""
     calls = []
 
     @answers(Number)
@@ -60,7 +60,7 @@ def numbers_are_asked():
 
 @st.composite
 def fields(draw, n):
-    """A field of so many parts of one type and shape, small enough to be added."""
+    """A field of this many parts of one type and shape, small enough to be added."""
     dtype, shape = np.dtype(draw(st.sampled_from(DTYPES))), draw(SHAPES)
     most = int(np.iinfo(dtype).max) // n
     values = st.integers(-most if dtype.kind == "i" else 0, most)
@@ -78,7 +78,7 @@ def of(*values, y=(), dtype=np.int32):
 
 
 def members(parts, secure_sum=True, **settings):
-    """A site for each part; a part may be several, for several questions."""
+    """A site for each part; a part may have several arrays, for several requests."""
     secure_sum = RingPart() if secure_sum is True else secure_sum
     parts = [part if isinstance(part, list) else [part] for part in parts]
     return {
@@ -93,7 +93,7 @@ def ring_of(parts, kind=InProcess, **settings):
 
 @dataclass
 class Coordinator:
-    """Sends single steps, honest or not."""
+    """Sends single steps, honestly or not."""
 
     sites: dict[str, Site]
     sum: str = "sum 1"
@@ -114,7 +114,7 @@ class Coordinator:
         return wire.decode(answer.body, kinds[answer.kind])
 
     def carry(self, until=None, **settings):
-        """Carry the sum round, up to what a site hands on, or to the end."""
+        """Carries the sum round, up to what a site passes on, or to the end."""
         ring = settings.setdefault("ring", self.ring())
         sealed = b""
         for member in ring:
@@ -126,7 +126,7 @@ class Coordinator:
 
 
 def overheard(coordinator, receiver, sealed, reader=None, which=0):
-    """What is in a box for a site: it reads that with its own secret, and so does the sender."""
+    """The content of a box for a site, which the site and the sender can read."""
     ring = coordinator.ring()
     place = [member.site for member in ring].index(receiver)
     pair = ring[place - 1], ring[place]

@@ -1,4 +1,4 @@
-"""Small random tables in bins, and several sites' rows that are asked as one."""
+"""Small random tables in bins, and the rows of several sites behind one interface."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def random_table(
 
 
 def binned(seed: int, **shape) -> tuple[Binned, Target, Schema]:
-    """Put a random table into bins that are wide enough for it, whatever its rows.
+    """Bins a random table, with enough bins for any rows.
 
     Trees have all cut points, or some of them.
     """
@@ -54,7 +54,7 @@ def binned(seed: int, **shape) -> tuple[Binned, Target, Schema]:
 
 
 def take(table: Binned, rows: np.ndarray) -> Binned:
-    """Give a site some of the rows."""
+    """Gives the site some of the rows."""
     return Binned(table.codes[rows], table.target[rows], table.row_keys[rows], table.bins, table.n_stats)
 
 

@@ -1,4 +1,4 @@
-"""Small faults that an export could have; a parity check that lets one pass checks nothing."""
+"""Small errors that an export could make; a parity check that misses one is useless."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from silvan.forest.forest import Forest
 
 
 def deepest(forest: Forest, wanted: np.ndarray) -> int:
-    """The node furthest down among some: random rows would hardly find a fault there."""
+    """The deepest of some nodes: random rows would hardly find an error there."""
     nodes = np.flatnonzero(wanted)
     return int(nodes[np.argmax(forest.depth[nodes])])
 
@@ -22,7 +22,7 @@ def threshold_up(forest: Forest) -> Forest:
 
 
 def threshold_down(forest: Forest) -> Forest:
-    """One threshold is the next smaller number, or: less than where less than or equal is meant."""
+    """One threshold is the next smaller number, as if "less than" replaced "at most"."""
     at = deepest(forest, (forest.feature >= 0) & (forest.threshold != 0))
     threshold = forest.threshold.copy()
     threshold[at] = np.nextafter(threshold[at], np.float32(-1e38))
@@ -37,7 +37,7 @@ def all_missing_right(forest: Forest) -> Forest:
 
 
 def codes_off_by_one(forest: Forest) -> Forest:
-    """Codes are taken for bins: each category is mistaken for the one before."""
+    """Codes are read as bins: each category is mistaken for the previous one."""
     keep, drop = np.uint64(1), np.uint64(2)
     sets = forest.sets.copy()
     sets[:, 0] = (sets[:, 0] & keep) | ((sets[:, 0] & ~keep & ~drop) >> keep)
@@ -53,7 +53,7 @@ def leaves_turned(forest: Forest) -> Forest:
 
 
 def weights_lost(forest: Forest) -> Forest:
-    """All trees count alike."""
+    """All trees have the same weight."""
     return replace(forest, weights=np.ones(len(forest)))
 
 

@@ -1,4 +1,4 @@
-"""Write small Excel files, without a library: what Excel itself would write."""
+"""Writes small Excel files without a library, as Excel itself would."""
 
 import zipfile
 from xml.sax.saxutils import escape, quoteattr
@@ -19,11 +19,11 @@ class Day(int):
 
 
 class Formula(float):
-    """A formula, by the value that Excel last worked out."""
+    """A formula, with the value that Excel last computed."""
 
 
 def write_xlsx(path, sheets):
-    """Write sheets by name, each a list of rows."""
+    """Writes sheets by name, each a list of rows."""
     numbers = range(1, len(sheets) + 1)
     parts = {
         "[Content_Types].xml": f'<Types xmlns="{_PACKAGE}/content-types"><Default Extension="rels" '

@@ -1,4 +1,4 @@
-"""Tables for the estimators: data frames of any library, columns that change, what cannot be used."""
+"""Tables for the estimators: data frames of any library, columns that change, unusable input."""
 
 import numpy as np
 import pandas as pd
@@ -80,7 +80,7 @@ def test_a_column_may_lose_all_its_values_later():
 
 @libraries
 def test_the_order_of_columns(library):
-    """scikit-learn's estimators want the order they were fitted with; a forest finds columns by name."""
+    """scikit-learn's estimators need the columns in the fitted order; a forest finds columns by name."""
     table, turned = library(columns()), library(dict(reversed(columns().items())))
     model = ForestClassifier(10).fit(table, Y)
     with pytest.raises(ValueError, match="same order"):
@@ -89,7 +89,7 @@ def test_the_order_of_columns(library):
 
 
 @pytest.mark.parametrize("name", ["y", "y_", "label"])
-def test_a_column_may_be_called_like_a_label(name):
+def test_a_column_may_share_the_labels_name(name):
     table = pd.DataFrame(columns()).rename(columns={"age": name}).assign(y_=1.0)
     assert ForestClassifier(5).fit(table.loc[:, ~table.columns.duplicated()], Y).score(table, Y) > 0.8
 
@@ -102,7 +102,7 @@ def test_columns_without_names():
 
 
 def test_codes_for_categories():
-    """An array stands for a table with text if it holds codes; scikit-learn warns about the names."""
+    """An array of codes stands for a table with text; scikit-learn warns about the names."""
     table = pd.DataFrame(columns())
     model = ForestClassifier(10).fit(table, Y)
     code = {"east": 0, "north": 1, "south": 2}
@@ -117,7 +117,7 @@ def test_codes_for_categories():
         model.predict(table.to_numpy())
 
 
-# -- what works though it is odd
+# -- odd but valid input
 
 
 @both
@@ -149,7 +149,7 @@ def test_labels_of_any_type(labels):
         assert model.forest_.schema.label.classes == tuple(labels)
 
 
-# -- what cannot be used
+# -- unusable input
 
 
 @both
@@ -219,13 +219,13 @@ def test_infinities(make, value):
     ],
     ids=["no rows", "no rows of a frame", "no columns", "two of a name", "two of a name, with text", "time spans"],
 )
-def test_tables_that_cannot_be_used(make, table, error, said):
+def test_unusable_tables(make, table, error, said):
     with pytest.raises(error, match=said):
         make(5).fit(table, Y[: len(table)])
 
 
 @libraries
-def test_columns_that_changed(library):
+def test_changed_columns(library):
     model = ForestClassifier(5).fit(library(columns()), Y)
     numbers = ForestClassifier(5).fit(library({"a": X[:, 0]}), Y)
     without = library({k: v for k, v in columns().items() if k != "ward"})

@@ -1,4 +1,4 @@
-"""The estimators: scikit-learn's own checks, scores that hold, and what a caller may get wrong."""
+"""The estimators: scikit-learn's own checks, accuracy, and callers' mistakes."""
 
 import numpy as np
 import polars as pl
@@ -45,7 +45,7 @@ def fit(**parameters):
 def inapplicable(estimator):
     why = "a row's draw is keyed by its place in the table, so with bootstrap a row of weight two is not two rows"
     found = {}
-    if estimator.bootstrap or estimator.min_samples_leaf > 2:  # where all are drawn and leaves are small, it is
+    if estimator.bootstrap or estimator.min_samples_leaf > 2:  # with all columns and small leaves, it is
         found = {f"check_sample_weight_equivalence_on_{kind}_data": why for kind in ("dense", "sparse")}
     if getattr(estimator, "vote", "soft") == "hard":
         found["check_classifiers_train"] = "trees vote, which need not be for the class of the highest mean probability"
@@ -59,7 +59,7 @@ def test_checks(estimator, check):
 
 
 @both
-def test_a_weight_of_two_is_two_rows_where_all_are_drawn(model):
+def test_a_weight_of_two_equals_two_rows_without_sampling(model):
     exact = clone(model).set_params(bootstrap=False, max_features=None, min_samples_leaf=1, min_samples_split=2)
     check_sample_weight_equivalence_on_dense_data(type(model).__name__, exact)
 
@@ -98,7 +98,7 @@ def test_tools_of_scikit_learn():
 # -- scores
 
 
-def test_out_of_bag_is_close_to_held_out():
+def test_out_of_bag_scores_are_close_to_holdout_scores():
     table = load_breast_cancer(return_X_y=True)
     X_fit, X_test, y_fit, y_test = train_test_split(*table, random_state=0)
     model = ForestClassifier(100, oob_score=True).fit(X_fit, y_fit)
@@ -110,13 +110,13 @@ def test_out_of_bag_is_close_to_held_out():
     assert model.oob_score_ < model.score(X_fit, y_fit) - 0.05
 
 
-def test_out_of_bag_says_nothing_about_labels_that_are_noise():
+def test_out_of_bag_scores_of_random_labels_are_chance():
     noise = rng.integers(0, 2, 400)
     model = ForestClassifier(100, oob_score=True, min_samples_leaf=1).fit(rng.normal(size=(400, 5)), noise)
     assert abs(model.oob_score_ - 0.5) < 0.1
 
 
-def test_out_of_bag_rows_stay_in_their_places():
+def test_out_of_bag_rows_keep_their_order():
     weight = np.ones(80)
     weight[:30] = 0
     classes = ForestClassifier(50, oob_score=True).fit(X, y, weight)
@@ -141,7 +141,7 @@ def test_balanced_classes():
 
 
 def test_balanced_classes_with_weights_of_rows():
-    """The classes have the same weight in sum, as in scikit-learn, whose forest has these leaf values."""
+    """The classes have the same total weight, as in scikit-learn, whose forest has these leaf values."""
     rare, nothing = np.arange(80) % 10 == 0, np.ones((80, 1))
     weight = np.where(rare, 9.0, 1.0) * (np.arange(80) != 5)
     ours = ForestClassifier(5, class_weight="balanced", bootstrap=False).fit(nothing, rare, weight)
@@ -213,7 +213,7 @@ def test_wrong_parameters(name, value, hint):
     assert name in str(caught.value) or name == "random_state"  # which scikit-learn reads
 
 
-def test_every_parameter_was_tried():
+def test_every_parameter_is_tested():
     assert {name for name, _, _ in WRONG} == set(ForestClassifier().get_params())
 
 
@@ -232,7 +232,7 @@ def test_every_parameter_was_tried():
     ],
     ids=str,
 )
-def test_parameters_that_contradict_or_are_not_there(make, given, said):
+def test_contradictory_or_unknown_parameters(make, given, said):
     with pytest.raises(InputError, match=said):
         make(**given).fit(X, y)
 
@@ -244,7 +244,7 @@ def test_wrong_weights(model, weight, hint):
         model.fit(X, y, weight)
 
 
-# -- what scikit-learn's forests have too
+# -- features of scikit-learn's forests
 
 
 def small():
@@ -284,8 +284,8 @@ def test_out_of_bag_by_any_function():
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
-def test_trees_draw_a_share_of_rows(share):
-    """As many as a bootstrap of that share has, in expectation; the rest is out of bag."""
+def test_trees_sample_a_share_of_rows(share):
+    """The expected number in a bootstrap of that share; the rest is out of bag."""
     X, y = np.arange(4000.0)[:, None], np.arange(4000) % 2
     model = ForestRegressor(20, max_samples=share, oob_score=True, min_samples_leaf=1, max_bins=255).fit(X, y)
     drawn = rows_of_trees(make_key(0, "rows"), np.arange(4000, dtype=np.uint64), 0, 20, share)
@@ -298,7 +298,7 @@ def test_trees_draw_a_share_of_rows(share):
     )
 
 
-def test_all_rows_are_the_default_draw():
+def test_the_default_share_is_all_rows():
     X, y = small()
     plain = ForestClassifier(5).fit(X, y).forest_
     assert plain == ForestClassifier(5, max_samples=1.0).fit(X, y).forest_
@@ -308,7 +308,7 @@ def test_all_rows_are_the_default_draw():
 
 @pytest.mark.parametrize("given", [{}, {"max_samples": 0.5}, {"random_state": None}, {"max_depth": 1}])
 def test_trees_are_added(given):
-    """The forest is the one that is grown at once, its importances and out-of-bag scores too."""
+    """The forest equals one grown at once, including its importances and out-of-bag scores."""
     X, y = small()
     model = ForestClassifier(3, warm_start=True, **given).fit(X, y)
     first = model.forest_
@@ -356,7 +356,7 @@ def test_sparse_tables_are_made_dense():
             use()
 
 
-def test_more_categories_than_can_be_named():
+def test_too_many_categories_to_name():
     codes = [f"c{i % 300}" for i in range(900)]
     frame = pl.DataFrame({"code": codes, "x": np.arange(900.0)})
     with pytest.warns(UserWarning, match="'code' has more than 254 categories.*TargetEncoder"):
@@ -366,11 +366,11 @@ def test_more_categories_than_can_be_named():
     ForestClassifier(5).fit(few, np.arange(900) % 2)  # no warning
 
 
-# -- several rows of a person
+# -- several rows per person
 
 
 def coin_flips(seed=0, people=90, each=3):
-    """Rows of persons who look alike each time, with labels that nothing can predict."""
+    """Rows of people who look alike at each visit, with labels that nothing can predict."""
     rng = np.random.default_rng(seed)
     who = rng.permutation(np.repeat(np.arange(people), each))
     X = rng.normal(size=(people, 5))[who] + rng.normal(size=(len(who), 5)) / 50
@@ -378,7 +378,7 @@ def coin_flips(seed=0, people=90, each=3):
 
 
 @pytest.mark.parametrize("ids", [lambda who: who, lambda who: [f"p{i}" for i in who], lambda who: who.astype(float)])
-def test_a_row_is_out_of_bag_where_its_person_is(ids):
+def test_rows_are_out_of_bag_with_their_person(ids):
     X, y, who = coin_flips()
     known = sv.ForestClassifier(n_estimators=30, oob_score=True).fit(X, y)
     model = sv.ForestClassifier(n_estimators=30, oob_score=True).fit(X, y, groups=ids(who))
@@ -389,13 +389,13 @@ def test_a_row_is_out_of_bag_where_its_person_is(ids):
 
 
 def test_trees_count_persons():
-    """Leaf minima, shares of rows and balanced weights are of persons."""
+    """Leaf minima, sampling shares and balanced weights count persons."""
     X, y, who = coin_flips(each=4)
     model = sv.ForestClassifier(n_estimators=5, min_samples_leaf=0.2, bootstrap=False).fit(X, y, groups=who)
     leaves = model.apply(X)
     for tree in range(5):
         persons = [len(np.unique(who[leaves[:, tree] == leaf])) for leaf in np.unique(leaves[:, tree])]
-        assert min(persons) >= 18  # a fifth of 90 persons, of whom each has one row in the tree
+        assert min(persons) >= 18  # a fifth of 90 persons, each with one row in the tree
     X, who = np.vstack([X, X[who < 9]]), np.concatenate([who, who[who < 9]])
     lopsided = np.where(who < 9, 1, 0)
     a = sv.ForestClassifier(n_estimators=3, class_weight="balanced", bootstrap=False).fit(X, lopsided, groups=who)

@@ -1,4 +1,4 @@
-"""Announcements: what a site would refuse is known before anything is asked, and before anything is charged."""
+"""Announcements: refusals are known before anything is requested or charged."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ ASKED = {
 
 
 def announced(policy, **what):
-    """What a site says of an announcement; its table cannot even be read."""
+    """A site's reply to an announcement; its table cannot even be read."""
     site = Site("here", "no such file.csv", outbox=Gate(policy))
     return reasons(site, **what)
 
@@ -86,7 +86,7 @@ def test_by_approval():
     assert "1 task" in reasons(site, over=["here"])[0]
 
 
-def test_a_site_that_cannot_draw_noise(monkeypatch):
+def test_a_site_without_noise(monkeypatch):
     def lacking():
         raise RefusedError("the site cannot add noise: it lacks opendp")
 
@@ -101,16 +101,16 @@ def test_nonsense(wrong):
     assert trouble(send(site, Announce(**{**ASKED, **wrong}))).code == "format"
 
 
-def test_nothing_of_the_table_decides():
-    """The answer is the same, byte for byte, for other rows and for a table that cannot be read."""
+def test_the_table_does_not_affect_the_reply():
+    """The reply is the same, byte for byte, for other rows and for a table that cannot be read."""
     tables = [table(n=60), table(n=61), "no such file.csv"]
     for policy in (sv.Policy(epsilon=1.0), sv.Policy(epsilon=0.5), sv.Policy(messages=["EvaluateModels"])):
         answers = {send(Site("here", source, outbox=Gate(policy)), Announce(**ASKED)).body for source in tables}
         assert len(answers) == 1
 
 
-def test_a_study_that_was_admitted_is_admitted_again():
-    """What it was charged for is not charged again; another study is held to what is left."""
+def test_an_admitted_study_is_admitted_again():
+    """Earlier charges are not charged again; another study gets what is left."""
     gate = Gate(sv.Policy(epsilon=1.0))
     site = Site("here", table(n=60), outbox=gate)
     assert reasons(site) == []
@@ -142,15 +142,15 @@ def test_parameters_that_make_no_sense_are_not_announced():
     assert not any(kind == "Announce" for _, _, kind in fed.traffic)
 
 
-def test_it_is_no_round_and_no_number(tmp_path):
-    """Rounds, and the numbers of questions by which journals know them, are as without an announcement."""
+def test_announcements_are_not_counted_as_rounds(tmp_path):
+    """Rounds, and the request numbers in journals, are as without an announcement."""
     fed = federate()
     model = sv.HistogramForest(epsilon=1.0, n_rows=2000).fit(fed)
     assert fed.rounds == model.rounds_ == 3
     assert fed._asked == fed.rounds + fed.agreement_rounds
 
 
-# -- what learners say they ask
+# -- what learners announce
 
 
 LEARNERS = [
@@ -178,7 +178,7 @@ def asked(fed):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("learner", LEARNERS, ids=repr)
-def test_learners_ask_what_they_say(learner):
+def test_learners_send_only_announced_kinds(learner):
     frame = table(n=120)
     if learner.get_params().get("bins") == "adaptive":
         frame = frame.select("dose", "noise", "label")
@@ -204,7 +204,7 @@ LEARNERS_OF_COLUMNS = [
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("learner", LEARNERS_OF_COLUMNS, ids=repr)
-def test_learners_of_columns_ask_what_they_say(learner, monkeypatch, tmp_path):
+def test_vertical_learners_send_only_announced_kinds(learner, monkeypatch, tmp_path):
     """From the first message on; it is known before the parties agree on anything."""
     if learner.get_params().get("labels") == "encrypted":
         pytest.importorskip("gmpy2", reason="gmpy2 is not installed: pip install 'silvan[vertical]'")
@@ -236,12 +236,12 @@ def test_learners_of_columns_ask_what_they_say(learner, monkeypatch, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("task", ["binary", "several", "number"])
 @pytest.mark.parametrize("form", ["tables", "levels", "input"])
-def test_private_forests_ask_what_they_say(form, task):
-    """All of it at a large epsilon; some of it where rows are few."""
+def test_private_forests_send_only_announced_kinds(form, task):
+    """All of it at a large epsilon; some of it with few rows."""
     fed = federate(task, n=240, test=0.25, test_by="row")
     model = sv.HistogramForest(3, max_depth=2, epsilon=100.0, private=form)
     requests, noisy = model.request_plan(fed), model.evaluation_plan(fed, epsilon=1.0)
-    assert noisy.models == 2  # how long a count takes is not covered by noise
+    assert noisy.models == 2  # noise does not cover how long a count takes
     before = asked(fed)
     model.fit(fed)
     assert asked(fed) - before == {kind.kind() for kind in requests.kinds}

@@ -1,4 +1,4 @@
-"""The end of a study: signed statements, masked fingerprints, and nothing more answered."""
+"""The end of a study: signed statements, masked fingerprints, and no further replies."""
 
 import msgspec
 import pytest
@@ -29,7 +29,7 @@ TABLES = parts(table(n=60), 3)
 
 @pytest.fixture
 def fitted(tmp_path):
-    """A federation whose sites sign, after a small fit; the coordinator has not closed it."""
+    """A federation of signing sites after a small fit; the coordinator has not closed it."""
     fed = federate(TABLES, signed=True, journal=str(tmp_path / "journal"), test=0.2)
     sv.HistogramForest(2, max_depth=1).fit(fed)
     yield fed
@@ -37,7 +37,7 @@ def fitted(tmp_path):
 
 
 def listed(fed, over, question):
-    """The request that a coordinator would close a study with, of one sum over some sites."""
+    """The request with which a coordinator would close a study, for one sum over some sites."""
     return {
         site: CloseStudy(
             sums_digest=sums_digest(fed.questions),
@@ -48,12 +48,12 @@ def listed(fed, over, question):
 
 
 def fingerprints(fed, question):
-    """What sites have noted of their parts of a sum, which nobody should learn."""
+    """What sites recorded about their parts of a sum, which nobody should learn."""
     noted = {s: find_part(fed.site(s).store, fed.study, asked) for s, asked in question.asked.items()}
     return {site: part.fingerprint.values for site, part in noted.items()}
 
 
-def test_a_statement_is_signed_and_says_what_was_asked(fitted):
+def test_a_statement_is_signed_and_lists_the_requests(fitted):
     statements = close_study(fitted)
     assert list(statements) == fitted.sites
     for site, statement in statements.items():
@@ -65,7 +65,7 @@ def test_a_statement_is_signed_and_says_what_was_asked(fitted):
     assert check_own_sums(fitted, statements).right == len(sums_to_verify(fitted))
 
 
-def test_nothing_is_answered_in_a_study_that_is_closed(fitted):
+def test_a_closed_study_gets_no_replies(fitted):
     first = close_study(fitted)
     with pytest.raises(RefusedError, match="the study is closed"):
         fitted.ask(CountRows())
@@ -79,7 +79,7 @@ def test_nothing_is_answered_in_a_study_that_is_closed(fitted):
 
 
 def test_the_fingerprint_of_a_part_stays_hidden(fitted):
-    """Short of all other sites nobody can take the masks off: all sums of fingerprints over fewer sites are noise."""
+    """Without all other sites nobody can remove the masks: fingerprint sums over fewer sites are random."""
     question = sums_to_verify(fitted)[0]
     parts_ = fingerprints(fitted, question)
     told = {s: next(p for p in st.prints if p.asked == question.asked[s]) for s, st in close_study(fitted).items()}
@@ -99,7 +99,7 @@ def test_a_fingerprint_over_fewer_sites_is_refused(fitted, over):
 
 
 def test_without_the_check_a_fingerprint_over_fewer_sites_is_that_of_a_part(fitted, monkeypatch):
-    """The attack: over one site there are no masks, and whoever guesses a part knows whether it is right."""
+    """The attack: a single site has no masks, and anyone who guesses its part can confirm the guess."""
     question, honest = sums_to_verify(fitted)[0], closing.find_part
     monkeypatch.setattr(closing, "find_part", lambda *at: msgspec.structs.replace(honest(*at), over=["site 0"]))
     read = fitted.ask(listed(fitted, ["site 0"], question))["site 0"].prints[0].values
@@ -107,7 +107,7 @@ def test_without_the_check_a_fingerprint_over_fewer_sites_is_that_of_a_part(fitt
 
 
 def test_parts_of_two_sums_do_not_add_up(fitted):
-    """The attack: one site lists another sum under the same name, so that their difference would be left."""
+    """The attack: one site lists another sum under the same name, so that their difference would remain."""
     one, other = sums_to_verify(fitted)[:2]
     requests = listed(fitted, fitted.sites, one)
     swapped = SumsOver(fitted.sites, [ListedSum(one.name, other.asked["site 2"])])
@@ -120,7 +120,7 @@ def test_parts_of_two_sums_do_not_add_up(fitted):
 
 
 def test_points_are_revealed_by_the_statement_alone(fitted):
-    """They derive from a key that travels sealed: in no message before, and in no ledger."""
+    """They derive from a key that travels sealed: in no earlier message, and in no ledger."""
     points = {statement.points for statement in close_study(fitted).values()}
     assert len(points) == 1
     key = {fitted.site(s).store.get(f"fingerprint key of {fitted.study}") for s in fitted.sites}
@@ -138,7 +138,7 @@ def test_a_statement_is_a_line_in_the_ledger(fitted):
     assert "hidden but for their sums" in line.what
 
 
-def test_who_does_not_sign_states_nothing():
+def test_without_signatures_there_are_no_statements():
     fed = federate(TABLES)
     sv.HistogramForest(1, max_depth=1).fit(fed)
     assert close_study(fed) == {}

@@ -23,8 +23,8 @@ def fed(tmp_path):
     made.close()
 
 
-def test_it_proves_what_the_coordinator_asked(fed, tmp_path):
-    """To anybody who has the coordinator's public key; and the ledger says where it is."""
+def test_evidence_proves_the_coordinators_request(fed, tmp_path):
+    """It proves the deviation to anybody with the coordinator's public key; and the ledger says where it is."""
     with pytest.raises(RefusedError, match="the study's text says otherwise: task of Describe"):
         fed.ask(OTHER)
     (path,) = (tmp_path / "sites" / "site 0" / EVIDENCE).iterdir()
@@ -37,7 +37,7 @@ def test_it_proves_what_the_coordinator_asked(fed, tmp_path):
     assert f"the signed request is kept as evidence in {EVIDENCE}/{path.name}" in line.how
 
 
-def test_another_refusal_is_no_evidence(fed, tmp_path):
+def test_other_refusals_create_no_evidence(fed, tmp_path):
     fed.ask(Describe(task="classification"))
     sites_of(fed)["site 0"].outbox.approvals.withdraw(fed.study)
     with pytest.raises(RefusedError, match="has not approved"):

@@ -1,4 +1,4 @@
-"""Files of a site that were put back to an earlier state: found by what the others know of them."""
+"""Restored older files of a site are detected by what the other files record."""
 
 import shutil
 
@@ -23,7 +23,7 @@ STORE, BUDGET = "store.sqlite", "budget.sqlite"
 
 @pytest.fixture
 def folder(tmp_path):
-    """A site that has spent 1, and beside it a copy of its files from when it had spent a quarter."""
+    """A site that has spent 1, and a copy of its files from when it had spent a quarter."""
     ask(tmp_path / "north", 0.25)
     shutil.copytree(tmp_path / "north", tmp_path / "copy")
     ask(tmp_path / "north", 0.75)
@@ -49,7 +49,7 @@ def test_files_of_one_time_are_in_order(folder):
 
 
 def test_two_processes_of_one_site(tmp_path):
-    """Jobs of two studies answer in turn, and each counts what the other answered."""
+    """Jobs of two studies reply in turn, and each counts the other's replies."""
     one, two = (
         Gate(Policy(), Budget(3.0, tmp_path / BUDGET), SiteFolder(tmp_path).ledger, store=store)
         for store in (FileStore(tmp_path / STORE), FileStore(tmp_path / STORE))
@@ -62,15 +62,15 @@ def test_two_processes_of_one_site(tmp_path):
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_a_file_that_was_put_back_is_found(folder, what):
+def test_a_restored_file_is_detected(folder, what):
     put_back(folder, *FILES[what])
     with pytest.raises(FormatError, match=r"is behind the .*`silvan site restored` accepts these"):
         ask(folder, 0.5)
     assert len(read_lines(folder)) in (1, 2)
 
 
-def test_all_files_put_back_together_are_not_seen(folder):
-    """As documented: nothing in the folder can tell; a digest that was noted elsewhere can."""
+def test_restoring_all_files_together_goes_unnoticed(folder):
+    """As documented: nothing in the folder reveals it; a digest noted elsewhere does."""
     last = SiteFolder(folder).ledger.position[1]
     put_back(folder, *{name for names in FILES.values() for name in names})
     assert marks(folder).faults() == []
@@ -89,7 +89,7 @@ def test_what_is_spent_stays_spent_when_an_older_budget_is_accepted(folder):
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_whatever_was_put_back_can_be_accepted(folder, what):
+def test_every_restored_file_can_be_accepted(folder, what):
     put_back(folder, *FILES[what])
     assert marks(folder).accept("north")
     assert marks(folder).faults() == []
@@ -111,7 +111,7 @@ def test_a_restored_folder_by_command(folder):
 
 
 def test_a_federation_in_one_process(tmp_path):
-    """A budget's file and a ledger's are compared wherever both are kept; a store in memory is not."""
+    """A budget's file and a ledger's are compared wherever both exist; a store in memory is not."""
     schema = sv.Schema.of([sv.Feature("age", bounds=(0, 100))], sv.Label("label", (0, 1)))
     rows = pl.DataFrame({"age": range(60), "label": [0, 1] * 30})
 

@@ -1,4 +1,4 @@
-"""Fingerprints of sums: the kernel is its naive twin, they add up, and any difference changes them."""
+"""Fingerprints of sums: equal to a naive version, additive, and changed by any difference."""
 
 import msgspec
 import numpy as np
@@ -34,8 +34,8 @@ TYPES = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64]
 
 
 @given(st.data())
-def test_the_kernel_is_its_naive_twin(data):
-    """For every width and sign, every size of counters, over the end of a block and of a field."""
+def test_the_kernel_equals_the_naive_version(data):
+    """For every width and sign, every size of counters, across the end of a block and of a field."""
     dtype = data.draw(st.sampled_from(TYPES))
     some = hnp.arrays(dtype, hnp.array_shapes(max_dims=2, max_side=9))
     reply = counts(data.draw(some), data.draw(hnp.arrays(np.int64, st.integers(0, 5))))
@@ -64,7 +64,7 @@ def test_fingerprints_add_up():
     assert fingerprint_of(whole, POINTS).values == tuple(sum(of) % PRIME for of in zip(*each, strict=True))
 
 
-def test_a_single_count_among_a_million_is_missed_by_no_point():
+def test_one_changed_count_in_a_million_changes_every_point():
     first = np.random.default_rng(2).integers(0, 1000, 1_000_000)
     before = fingerprint_of(counts(first), POINTS).values
     for at in (0, 517_213, 999_999):
@@ -74,14 +74,14 @@ def test_a_single_count_among_a_million_is_missed_by_no_point():
         first[at] -= 1
 
 
-def test_counts_that_change_places_or_fields_are_found():
+def test_swapped_counts_are_detected():
     before = fingerprint_of(counts([1, 2, 3], [4]), POINTS).values
     for other in (counts([2, 1, 3], [4]), counts([1, 2, 4], [3]), counts([0, 1, 2], [3])):
         assert fingerprint_of(other, POINTS).values != before
 
 
-def test_even_differences_are_found():
-    """Modulo 2^64, differences by large powers of two vanish in products with even numbers; a prime has no such."""
+def test_even_differences_are_detected():
+    """Modulo 2^64, differences by large powers of two vanish in products with even numbers; modulo a prime none do."""
     before = fingerprint_of(counts(np.zeros(8, np.int64)), (2, 4)).values
     other = np.zeros(8, np.int64)
     other[[1, 6]] = 1 << 58, 1 << 57
@@ -90,7 +90,7 @@ def test_even_differences_are_found():
 
 @pytest.mark.parametrize("value", [ROOM, -ROOM - 1, -(1 << 63)])
 def test_counters_that_could_hide_a_difference_are_noticed(value):
-    """A difference of p is none modulo p: so whoever compares must know how large counters can be."""
+    """A difference of p vanishes modulo p, so the comparison needs a bound on counters."""
     honest, lied = counts([value]), counts([value + PRIME])
     assert fingerprint_of(honest, POINTS).values == fingerprint_of(lied, POINTS).values
     assert max(fingerprint_of(one, POINTS).largest for one in (honest, lied)) >= ROOM
@@ -98,7 +98,7 @@ def test_counters_that_could_hide_a_difference_are_noticed(value):
     assert fingerprint_of(Counts(first=np.array([1 << 63], np.uint64), second=np.array([0])), POINTS).largest >= ROOM
 
 
-def test_points_are_of_one_key_and_one_study():
+def test_points_depend_on_key_and_study():
     assert len({*POINTS, *points_of(b"k" * 32, "another"), *points_of(b"o" * 32, "a study")}) == 6
 
 

@@ -1,4 +1,4 @@
-"""Which sites have a column is known by their signatures, and a sum over many sites is of columns that many have."""
+"""Signatures show which sites have a column, and a sum over many sites uses columns that many have."""
 
 import msgspec
 import pytest
@@ -31,7 +31,7 @@ def test_columns_of_a_schema_that_is_given():
 
 
 @pytest.mark.parametrize(("column", "least", "allowed"), [("age", 3, True), ("dose", 2, False), ("dose", 1, True)])
-def test_a_column_of_one_site_is_in_no_sum_over_many(column, least, allowed):
+def test_a_column_of_one_site_is_never_summed_over_many(column, least, allowed):
     tables = {name: frame.drop("sex", strict=False) for name, frame in ONE.items()}
     fed = federate(tables, policy=sv.Policy(min_sites=least), exclude=[] if column == "dose" else ["dose"])
     if allowed:
@@ -46,7 +46,7 @@ def test_not_even_its_categories_are_counted():
         federate(ONE, policy=sv.Policy(min_sites=3), exclude=["dose"])
 
 
-def test_a_coordinator_cannot_say_that_others_have_a_column():
+def test_a_coordinator_cannot_claim_columns_for_sites():
     """A list counts for the sites that signed it, and for no other."""
     fed = federate(ONE, policy=sv.Policy(min_sites=3), exclude=["sex"])
     list_ = msgspec.msgpack.encode(["dose"])

@@ -56,8 +56,8 @@ def lines_of(fed, site="site 1"):
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-def test_every_answer_is_a_line(sums, cold):
-    """On every engine, however sums are formed, restarted or not: what was sent and what was noted are the same."""
+def test_every_reply_is_a_line(sums, cold):
+    """With every engine and kind of sum, restarted or not: sent messages and lines agree."""
     fed = federate(TABLES, Recorded, sums=sums, cold=cold, test=0.25)
     model = sv.HistogramForest(2, max_depth=2).fit(fed)
     model.evaluate(fed)
@@ -83,7 +83,7 @@ LEARNERS = {
 
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.filterwarnings("ignore:no tree is above tau")
-def test_every_kind_is_said_in_plain_words(name):
+def test_every_kind_has_a_plain_description(name):
     learner, policy = LEARNERS[name]
     tables = parts(table(n=200).drop_nulls(), 3)
     fed = federate(tables, policy=sv.Policy(**policy), test=0.25)
@@ -149,7 +149,7 @@ def test_nothing_leaves_if_the_line_cannot_be_written(tmp_path, monkeypatch):
 
 
 def test_no_value_of_a_row_is_in_a_ledger():
-    """Of rows that can be searched for: numbers, rare names, and what an error would quote."""
+    """For rows that can be searched for: numbers, rare names, and what an error would quote."""
     gate = Gate(Policy())
     fed = federate({"a": frame(), "b": frame(), "c": frame()}, test=0.25)
     for learner in (sv.HistogramForest(3, max_depth=3), sv.MergedForest(3), sv.MultBoost(2)):
@@ -164,8 +164,8 @@ def test_no_value_of_a_row_is_in_a_ledger():
     assert not any(mark in data for mark in MARKS)
 
 
-def test_what_a_coordinator_writes_cannot_mislead():
-    """Line breaks, control characters and endless texts in names that it chooses."""
+def test_names_from_a_coordinator_cannot_mislead():
+    """Line breaks, control characters and very long texts in names chosen by the coordinator."""
     here = site(outbox=Gate(Policy()))
     send(here, CountRows(), study="x\n2 answered nothing\x1b[2J", task="y" * 10_000)
     [line] = here.outbox.ledger.lines()
@@ -207,7 +207,7 @@ def test_a_ledger_on_disk(tmp_path):
         Ledger(tmp_path)
 
 
-def test_any_changed_byte_is_found(tmp_path):
+def test_any_changed_byte_is_detected(tmp_path):
     """Every byte of both files, by another bit or by its case."""
     written(tmp_path, 2)
     for name in (LEDGER, HEAD):
@@ -245,7 +245,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_missing_and_moved_lines_are_found(tmp_path, how):
+def test_missing_and_moved_lines_are_detected(tmp_path, how):
     written(tmp_path)
     relined(tmp_path, CHANGES[how])
     assert verify(tmp_path, KEY.public).faults
@@ -253,15 +253,15 @@ def test_missing_and_moved_lines_are_found(tmp_path, how):
         Ledger(tmp_path, KEY)
 
 
-def test_a_ledger_that_was_written_anew_with_another_key(tmp_path):
+def test_a_ledger_rewritten_with_another_key(tmp_path):
     written(tmp_path, key=Key.generate())
     assert len(verify(tmp_path, KEY.public).faults) >= 5
     with pytest.raises(FormatError, match="another key"):
         Ledger(tmp_path, KEY)
 
 
-def test_a_ledger_that_was_cut_and_signed_anew_by_its_own_key(tmp_path):
-    """Who has the key can do that; whoever noted a digest before finds it out."""
+def test_a_ledger_truncated_and_signed_with_its_own_key(tmp_path):
+    """The owner of the key can do that; anyone who noted an earlier digest detects it."""
     head = written(tmp_path).position[1]
     assert not verify(tmp_path, KEY.public, head).faults
     (tmp_path / LEDGER).unlink()
@@ -271,14 +271,14 @@ def test_a_ledger_that_was_cut_and_signed_anew_by_its_own_key(tmp_path):
     assert verify(tmp_path, KEY.public, head).faults == ["the line whose digest was noted is not there"]
 
 
-def test_without_its_head_nobody_can_say_that_it_is_whole(tmp_path):
+def test_without_its_head_completeness_is_unknown(tmp_path):
     written(tmp_path)
     (tmp_path / HEAD).unlink()
     assert "nobody can say" in verify(tmp_path, KEY.public).faults[0]
 
 
-def test_a_site_that_stopped_while_it_wrote(tmp_path):
-    """Between the two files, or in the middle of a line: nothing had left, and the ledger goes on."""
+def test_a_site_stopped_during_a_write(tmp_path):
+    """Between the two files, or in the middle of a line: nothing had left, and the ledger continues."""
     written(tmp_path, 3)
     head = (tmp_path / HEAD).read_bytes()
     written(tmp_path, 1)
@@ -295,8 +295,8 @@ def test_a_site_that_stopped_while_it_wrote(tmp_path):
     assert (found.lines, found.faults, found.torn) == (6, [], 0)
 
 
-def test_two_who_write_to_one_ledger(tmp_path):
-    """As jobs of two studies do: each knows of the other's lines, also of one that was not finished."""
+def test_two_writers_of_one_ledger(tmp_path):
+    """As jobs of two studies do: each sees the other's lines, even an unfinished one."""
     one, two = Ledger(tmp_path, KEY), Ledger(tmp_path, KEY)
     for ledger in (one, two, two, one):
         ledger.write(**fields())
@@ -308,12 +308,12 @@ def test_two_who_write_to_one_ledger(tmp_path):
     assert one.write(**fields()).before == two.position[1]
 
 
-def test_many_who_write_to_one_ledger_at_once(tmp_path):
+def test_many_concurrent_writers_of_one_ledger(tmp_path):
     ledgers = [Ledger(tmp_path, KEY) for _ in range(4)]
 
     def add(ledger):
         for i in range(10):
-            with ledger.locked():  # what stands between two lines of one writer is nobody else's
+            with ledger.locked():  # between two lines of one writer there is nothing of another
                 lines = len(ledger)
                 assert ledger.write(**fields(i)).number == lines + 1
 
@@ -326,8 +326,8 @@ def test_many_who_write_to_one_ledger_at_once(tmp_path):
     assert (found.lines, found.faults) == (40, [])
 
 
-def test_a_line_that_somebody_else_added(tmp_path):
-    """Signed with another key, or not the next one, or gone: nothing is written after it."""
+def test_a_line_added_by_somebody_else(tmp_path):
+    """Signed with another key, out of order, or gone: nothing is written after it."""
     one = written(tmp_path, 2)
     whole = (tmp_path / LEDGER).read_bytes()
     written(tmp_path / "other", 2)
@@ -341,8 +341,8 @@ def test_a_line_that_somebody_else_added(tmp_path):
         one.write(**fields())
 
 
-def test_damaged_records_are_called_that(tmp_path):
-    """And not a message that could not be read."""
+def test_damaged_records_are_reported(tmp_path):
+    """Except for a message that could not be read."""
     here = site(outbox=Gate(Policy(), ledger=written(tmp_path, 2)))
     relined(tmp_path, lambda lines: lines[:1])
     said = trouble(send(here, CountRows()))
@@ -423,7 +423,7 @@ def test_the_command_without_a_ledger(tmp_path):
     assert "there is no public key" in " ".join(silvan("site", "ledger", tmp_path, "--verify", ok=False).stderr.split())
 
 
-def test_the_command_does_not_obey_what_it_shows(tmp_path):
+def test_the_command_escapes_control_characters(tmp_path):
     ledger = Ledger(tmp_path, KEY)
     ledger.write(**fields(what="\x1b[31m[red]x[/red]", study="[link=x]y[/link]"))
     shown = silvan("site", "ledger", tmp_path).output
@@ -435,6 +435,6 @@ def test_lines_are_json_that_others_can_read(tmp_path):
     written(tmp_path, 1)
     [line] = (tmp_path / LEDGER).read_text().splitlines()
     assert set(json.loads(line)) == {"line", "signature"}
-    # left out where there is nothing to say: how far other files are, who decided, and which lines were lost
+    # left out where empty: the state of other files, who decided, and which lines were lost
     assert set(json.loads(line)["line"]) == set(Line.__struct_fields__) - {"kept", "charges", "spent", "by", "behind"}
     assert pl.read_ndjson(tmp_path / LEDGER).height == 1

@@ -1,4 +1,4 @@
-"""A copy of a site's folder, or one that was put back, is found by what others remember of its ledger."""
+"""Other sites' records of a ledger reveal a copied or restored folder."""
 
 import shutil
 
@@ -21,7 +21,7 @@ FIRST = next(iter(TABLES))
 
 @pytest.fixture
 def open_study(tmp_path):
-    """Open a study over sites with folders; each is another study of the same sites."""
+    """Opens a study over sites with folders; each is another study of the same sites."""
     opened = []
 
     def make():
@@ -35,7 +35,7 @@ def open_study(tmp_path):
 
 @pytest.fixture
 def known(open_study, tmp_path):
-    """What the coordinator knows after a study, of which the first site's folder was copied before it."""
+    """What the coordinator knows after a study; the first site's folder was copied before it."""
     shutil.copytree(tmp_path / "sites" / FIRST, tmp_path / "copy")
     fed = open_study()
     fed.ask(CountRows())
@@ -49,17 +49,17 @@ def put_copy_in_place(folder):
 
 @pytest.fixture(autouse=True)
 def begun(open_study):
-    """Sites that have answered something before the copy is made."""
+    """Sites that have replied before the copy is made."""
     open_study().ask(CountRows())
 
 
-def test_sites_whose_ledgers_go_on_are_let_in(open_study, known):
+def test_continued_ledgers_are_accepted(open_study, known):
     again = compare_ledgers(open_study(), known)
     assert set(again) == set(TABLES)
     assert all(again[site].lines > known[site].lines > 0 for site in TABLES)
 
 
-def test_a_copy_that_lacks_what_the_coordinator_knows_stops_itself(open_study, known, tmp_path):
+def test_a_copy_behind_the_coordinators_record_stops_itself(open_study, known, tmp_path):
     put_copy_in_place(tmp_path)
     fed = open_study()
     with pytest.raises(RefusedError, match=rf"{FIRST}.*its ledger lacks what others know of it, up to line"):
@@ -70,8 +70,8 @@ def test_a_copy_that_lacks_what_the_coordinator_knows_stops_itself(open_study, k
         federate(TABLES, signed=True, ledgers=str(tmp_path / "sites"), test=0.2).ask(CountRows())
 
 
-def test_a_copy_is_found_by_what_another_site_remembers(open_study, known, tmp_path):
-    """A coordinator that was put back as well knows of nothing."""
+def test_another_sites_record_reveals_a_copy(open_study, known, tmp_path):
+    """A coordinator that was restored as well knows nothing."""
     put_copy_in_place(tmp_path)
     fed = open_study()
     other = list(TABLES)[1]
@@ -80,7 +80,7 @@ def test_a_copy_is_found_by_what_another_site_remembers(open_study, known, tmp_p
         compare_ledgers(fed, {})
 
 
-def test_what_the_owner_accepts_is_lost_and_no_more(open_study, known, tmp_path):
+def test_only_the_accepted_lines_are_given_up(open_study, known, tmp_path):
     put_copy_in_place(tmp_path)
     with pytest.raises(RefusedError):
         compare_ledgers(open_study(), known)
@@ -98,7 +98,7 @@ def test_what_the_owner_accepts_is_lost_and_no_more(open_study, known, tmp_path)
         compare_ledgers(open_study(), {**known, FIRST: signed})
 
 
-def test_nobody_stops_a_site_by_a_head_that_it_did_not_sign(open_study, known):
+def test_a_head_without_the_sites_signature_has_no_effect(open_study, known):
     forged = msgspec.structs.replace(known[FIRST], hash="0" * 64)
     found = compare_ledgers(open_study(), {**known, FIRST: forged})
     assert found[FIRST].lines > 0

@@ -1,4 +1,4 @@
-"""A site's policy: approval before anything is answered, and no metrics of a handful of rows."""
+"""A site's policy: approval before any reply, and no metrics of a handful of rows."""
 
 import numpy as np
 import polars as pl
@@ -33,9 +33,9 @@ def approve(fed, *sites, **what):
 # -- approval
 
 
-def test_nothing_is_answered_before_the_owner_approves():
+def test_there_is_no_reply_before_approval():
     fed = approving()
-    assert not fed.transport.record  # not even what the columns are called
+    assert not fed.transport.record  # not even the names of columns
     with pytest.raises(
         RefusedError, match="site 'site 0' refused Describe: the site's owner has not approved this study"
     ):
@@ -57,7 +57,7 @@ def test_columns_wait_for_approval_too():
     assert sv.VerticalForest(2, max_depth=2).fit(approve(fed)).forest_
 
 
-def test_an_approval_is_of_one_study():
+def test_an_approval_covers_one_study():
     fed = approving(random_state=0)
     other = approving(random_state=1)
     for name in fed.sites:
@@ -74,7 +74,7 @@ def test_an_approval_names_the_messages():
         sv.MergedForest(3).fit(fed)
 
 
-def test_an_approval_names_how_much():
+def test_an_approval_names_the_amounts():
     fed = approve(approving(test=0.25), tasks=2)
     model = sv.HistogramForest(2, max_depth=1).fit(fed)
     model.evaluate(fed)
@@ -82,14 +82,14 @@ def test_an_approval_names_how_much():
         model.evaluate(fed)
 
 
-def test_an_approval_names_with_whom():
+def test_an_approval_names_the_participants():
     fed = approve(approving(), sites=["site 0", "site 1"])
     with pytest.raises(RefusedError, match="approved this study with other sites"):
         sv.HistogramForest(2, max_depth=1).fit(fed)
 
 
-def test_a_table_that_changed_answers_nothing_of_its_rows():
-    """What tells nothing of rows is answered all the same: a site still takes the results of a study."""
+def test_a_changed_table_gets_no_replies_about_rows():
+    """Requests that reveal nothing about rows are handled anyway: a site still accepts the results of a study."""
     fed = sv.federate_rows(parts(table(n=120), 3), signed=True)
     for site in fed.local_sites.values():
         site.outbox.close_rows("its table has changed")
@@ -118,7 +118,7 @@ def test_an_approval_cannot_go_beyond_the_policy():
 
 
 def test_approvals_on_disk_by_command(tmp_path):
-    """The owner approves in another process; the site reads that at the next question."""
+    """The owner approves in another process; the site reads that at the next request."""
     fed = approving(ledgers=tmp_path)
     with pytest.raises(RefusedError):
         sv.HistogramForest(2, max_depth=1).fit(fed)
@@ -145,7 +145,7 @@ GROWN = [sv.HistogramForest, sv.MergedForest, sv.BOFRF, sv.AdaBoostPL]
 
 @pytest.mark.parametrize("learner", GROWN)
 def test_a_policy_caps_trees_and_bins(learner):
-    """Of forests, the site's share of trees counts."""
+    """For forests, the site's share of trees counts."""
     model = learner(6, max_bins=16)
     for allowed in ({"max_trees": 6}, {"max_bins": 16}):
         model.fit(federate(TABLES, policy=sv.Policy(**allowed)))
@@ -178,7 +178,7 @@ def test_a_policy_caps_trees_of_parties():
             sv.VerticalForest(**{"n_estimators": 2, "max_depth": 2, **more}).fit(fed)
 
 
-def test_noise_covers_what_caps_are_for():
+def test_noise_makes_caps_unnecessary():
     policy = sv.Policy(max_trees=1, max_bins=2, bootstrap=True, epsilon=1.0)
     fed = federate_with_bounds(n=600, policy=policy)
     sv.HistogramForest(3, max_depth=2, epsilon=0.5).fit(fed)
@@ -192,8 +192,8 @@ def figures(fed, learner=None):
     return frame.filter(pl.col("site") == "small"), frame.filter(pl.col("site") == "all")
 
 
-def test_without_the_floor_one_row_tells_its_class():
-    """Two models that say the same to everybody: accuracy is 0 or 1, and so the label is known."""
+def test_without_the_minimum_a_rows_class_is_revealed():
+    """Two models that predict the same for everybody: accuracy is 0 or 1, and so the label is known."""
     fed = federate({"small": table(n=4), "big": table(n=120)}, test=0.25)
     frame, _ = figures(fed)
     assert frame["rows"].unique().to_list() == [1]
@@ -201,7 +201,7 @@ def test_without_the_floor_one_row_tells_its_class():
 
 
 @pytest.mark.parametrize("task", ["binary", "several", "number"])
-def test_few_test_rows_have_no_figures(task):
+def test_few_test_rows_have_no_metrics(task):
     tables = {"small": table(task, n=36), "big": table(task, n=160)}
     frame, overall = figures(federate(tables, test=0.25, policy=sv.Policy(min_test=10)))
     assert frame["rows"].unique().to_list() == [9]
@@ -220,7 +220,7 @@ def test_ten_rows_are_enough():
     assert not frame["accuracy"].is_nan().any()
 
 
-def test_the_label_holder_judges_no_handful_of_rows():
+def test_the_label_holder_evaluates_no_handful_of_rows():
     fed = federate_by_columns(split(wide(n=40), 2), test=0.1, policy=sv.Policy(min_test=10))
     model = sv.VerticalForest(2, max_depth=2).fit(fed)
     assert len(fed.columns.test) < 10
@@ -228,8 +228,8 @@ def test_the_label_holder_judges_no_handful_of_rows():
         model.evaluate(fed)
 
 
-def test_scores_are_judged_once():
-    """Whoever may try scores row by row reads the labels off the figures."""
+def test_scores_are_evaluated_once():
+    """Anyone who can score single rows can read labels from the metrics."""
     fed = federate_by_columns(split(wide(n=160), 2), test=0.25)
     digests = fed.columns.test
     scores = np.full((len(digests), 2), 0.5)
@@ -244,8 +244,8 @@ def test_scores_are_judged_once():
             ask_label_holder(fed, holder, fed.columns.schema, digests, RowScores(other))
 
 
-def test_scores_that_set_a_row_apart_do_not_tell_its_label():
-    """The coordinator scores rows as it likes: figures and counts are of rows in groups, with few digits, and few."""
+def test_scores_that_isolate_a_row_do_not_reveal_its_label():
+    """With arbitrary scores of the coordinator: metrics and counts use groups, few digits, and few models."""
     told = {}
     for groups in (1, 5):
         policy = sv.Policy() if groups == 1 else PolicyBetweenMachines()
@@ -261,11 +261,11 @@ def test_scores_that_set_a_row_apart_do_not_tell_its_label():
         assert all(value == round(value, 3) for value in row.metrics.values()) == (groups > 1)
         with fed.working_on("a third"), pytest.raises(RefusedError, match="2 at most"):
             ask_label_holder(fed, holder, schema, digests, RowScores(scores))
-    assert told[1].confusion[:, 1].sum() == 1  # of this row: whether it is of the class
+    assert told[1].confusion[:, 1].sum() == 1  # of this row: whether it has the class
     assert told[5].confusion[:, 1].sum() == 0
 
 
-def test_rows_of_one_class_are_not_judged_in_groups():
+def test_groups_do_not_evaluate_rows_of_one_class():
     frame = wide(n=160).with_columns(label=pl.Series(["yes"] + ["no"] * 159))
     fed = federate_by_columns(split(frame, 2), test=0.25, policy=PolicyBetweenMachines())
     scores = np.full((len(fed.columns.test), 2), 0.5)
@@ -274,7 +274,7 @@ def test_rows_of_one_class_are_not_judged_in_groups():
     assert not len(row.detail.metrics)
 
 
-def test_policies_that_contradict_a_study_are_said_before_anything_is_computed(monkeypatch):
+def test_policies_that_contradict_a_study_are_reported_first(monkeypatch):
     """The site's rows are not touched."""
     numbers = {name: frame.select("age", "noise", "label") for name, frame in TABLES.items()}
     fed = federate(numbers, policy=sv.Policy(messages=["*"], min_sites=5))

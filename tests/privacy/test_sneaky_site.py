@@ -1,7 +1,7 @@
 """The sneaky site of the publication (section III-C): two trees that differ on one known patient.
 
-Whoever sees how both do at each site sees one row change sides at the site where the patient is. Whoever sees only
-sums over sites learns that some site has the patient, and nothing of which.
+With the scores of each site, one row changes sides at the patient's site. With sums over sites only, the attacker
+learns that some site has the patient, but not which.
 """
 
 import numpy as np
@@ -34,8 +34,8 @@ def test_the_trees_differ_on_the_patient_alone():
 
 
 @pytest.mark.parametrize("home", SITES[1:])
-def test_plain_replies_give_the_patient_away(home):
-    """What the attack needs: every site's own matrix, which an adder that cannot be trusted could pass on."""
+def test_plain_replies_reveal_the_patient(home):
+    """What the attack needs: every site's own matrix, which an untrusted aggregator could pass on."""
     fed = federation(home)
     fed.total(score_trees(fed))
     scores = {e.sender: wire.decode(e.body, TreeScores) for e in envelopes(fed, "sent") if e.kind == "TreeScores"}
@@ -43,7 +43,7 @@ def test_plain_replies_give_the_patient_away(home):
     assert suspects(scores) == [home]
 
 
-def test_a_site_does_not_answer_it_in_the_clear():
+def test_the_site_refuses_a_reply_in_the_clear():
     fed = federation("north")
     fed.total(score_trees(fed))
     asked = [data for site, way, data in fed.transport.record if way == "received" and site == "north"][-1]
@@ -55,23 +55,23 @@ def test_a_site_does_not_answer_it_in_the_clear():
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring"])
-def test_the_sum_tells_that_the_patient_is_there_and_not_where(sums):
+def test_the_sum_reveals_the_presence_but_not_the_site(sums):
     sums_of = []
     for home in SITES[1:]:
         fed = federation(home, sums=sums)
         sums_of.append(fed.total(score_trees(fed)))
     for one in sums_of:
-        # some site has the patient: this much a sum does tell
+        # some site has the patient: a sum does reveal this much
         assert suspects({"all": one}) == ["all"]
     assert len({one.counts.sum() for one in sums_of}) == 1
-    # for any two homes the two matrices differ by the same one row: there is nothing to tell homes apart by
+    # for any two homes the two matrices differ by the same row: nothing distinguishes the homes
     change = [one.counts[1] - one.counts[0] for one in sums_of]
     assert all(np.array_equal(change[0], other) for other in change)
 
 
 @pytest.mark.parametrize("home", SITES[1:])
 def test_in_a_ring_no_message_holds_a_matrix_of_one_site(home):
-    """The only matrices that can be read are those of the sum, which the ring gives at its end."""
+    """The only readable matrices are those of the sum, which the ring gives at its end."""
     fed = federation(home, sums="ring")
     total = fed.total(score_trees(fed))
     sent = envelopes(fed, "sent")
@@ -88,7 +88,7 @@ def test_in_a_ring_no_message_holds_a_matrix_of_one_site(home):
 
 @pytest.mark.filterwarnings("ignore:no tree is above tau")
 def test_the_sneaky_site_itself_learns_only_weights():
-    """Of a whole run, what reaches the sneaky site is trees and weights; no message holds a matrix of another site."""
+    """In a whole run, the sneaky site receives trees and weights; no message has a matrix of another site."""
     fed = federation("north", sums="ring", forests={"sneaky": TREES})
     sv.BOFRF(n_estimators=4, max_depth=3, validation=0.2).fit(fed)
     received = envelopes(fed, "received", "sneaky")

@@ -1,4 +1,4 @@
-"""What a study's text fixes is all that may be asked: fields are declared, compared, and refused if they differ."""
+"""The study's text limits all requests: fields are declared, compared, and refused if they differ."""
 
 import random
 from contextlib import nullcontext
@@ -18,15 +18,15 @@ from silvan.algorithms.shared_bins import CountGrid
 from silvan.algorithms.vertical import encrypted_labels
 from silvan.data.encode import date_features
 from silvan.errors import RefusedError
-from silvan.federation.bound import Bound, bounds_of
 from silvan.federation.handlers import HANDLERS
+from silvan.federation.message import Bound, bounds_of
 from silvan.privacy.gate import Gate, Policy
 from silvan.study.parse import parse_remote_study
 from silvan.study.study_text import text_of
 
 
 @pytest.mark.parametrize("kind", sorted(HANDLERS))
-def test_every_field_of_a_request_says_what_decides_it(kind):
+def test_every_request_field_is_declared(kind):
     request = HANDLERS[kind][0]
     assert [name for name, bound in bounds_of(request).items() if bound is None] == []
     for name, bound in bounds_of(request).items():
@@ -34,23 +34,23 @@ def test_every_field_of_a_request_says_what_decides_it(kind):
             assert None not in bounds_of(get_type_hints(request)[name]).values()
 
 
-def test_a_coordinator_reads_what_the_text_does_not_say_where_sites_do_not_know_it():
-    assert min(beyond_the_text.unheld(n=400).values()) > 0  # tests/attacks tries the same where they do
+def test_without_terms_a_coordinator_reads_beyond_the_text():
+    assert min(beyond_the_text.unheld(n=400).values()) > 0  # tests/attacks tries the same with this check on
 
 
-def test_a_coordinator_reads_names_and_cells_where_sites_do_not_check_them():
-    assert min(agreement.open_to(n=200).values()) > 0  # tests/attacks tries the same where they do
+def test_without_checks_a_coordinator_reads_names_and_cells():
+    assert min(agreement.open_to(n=200).values()) > 0  # tests/attacks tries the same with this check on
 
 
 @pytest.mark.parametrize("between_machines", [True, False])
-def test_local_models_reveal_labels_where_sites_do_not_check_fields(between_machines):
-    """Each tells how many of some rows are of a class; tests/attacks tries the same where sites check them."""
+def test_without_field_checks_local_models_reveal_labels(between_machines):
+    """Each reveals how many of some rows have a class; tests/attacks tries the same at sites that check."""
     read, by_columns = local_candidates.unheld(340, 36, between_machines=between_machines)
     assert read >= by_columns + 8
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_changed_field_is_refused_and_an_honest_study_is_not(seed):
+def test_changed_fields_are_refused_and_honest_studies_pass(seed):
     """Random learners on random tables; ``tests/helpers/fuzz_terms.py --n 500`` runs more."""
     outcomes, let_in = fuzz_terms.study(seed)
     assert let_in == []
@@ -66,7 +66,7 @@ OF_COLUMNS = {
 
 @pytest.mark.parametrize("learner", OF_COLUMNS)
 def test_a_changed_field_is_refused_by_parties(learner, monkeypatch):
-    """Whoever fits holds the coordinator to the learner's parameters, in one process too."""
+    """The caller of fit holds the coordinator to the learner's parameters, in one process too."""
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     X, y = load_breast_cancer(return_X_y=True)
     bank = pl.DataFrame(X[:90, :3]).with_columns(person=pl.Series(range(90)), label=pl.Series(y[:90]))
@@ -116,7 +116,7 @@ def test_parts_of_a_date_that_the_study_leaves_out_are_not_in_its_schema(how):
         assert text.allows(schema) is allowed
 
 
-def test_two_studies_of_nearly_the_same_rows_reveal_a_row_by_their_difference():
+def test_studies_that_differ_by_one_row_reveal_it():
     """What the documents do not claim to prevent: each study is approved, and its sums are masked."""
     rng, counts = np.random.default_rng(0), []
     rows = {"day": [0, 1, 2, 3, 9] * 8, "y": [0, 1] * 20}
@@ -133,7 +133,7 @@ def test_two_studies_of_nearly_the_same_rows_reveal_a_row_by_their_difference():
 
 
 def leaving_out(federation, *kinds):
-    """Leave the last site out of the sums of some kinds, and return what comes out of all sums."""
+    """Leaves the last site out of the sums of some kinds, and returns the results of all sums."""
     total, found = federation.total, {}
 
     def some(request, over=None, **how):
@@ -150,13 +150,13 @@ def leaving_out(federation, *kinds):
 def test_two_kinds_of_sums_are_over_the_same_sites(losses, held, monkeypatch):
     """Rows at leaves over five sites, labels at the same leaves over four: the difference is the fifth site's.
 
-    Where a site may be lost, it cannot tell that nobody was.
+    If a site may be lost, it cannot know that nobody was.
     """
     X, y = load_breast_cancer(return_X_y=True)
     tables = {f"site {i}": (X[i::5, :4], y[i::5]) for i in range(5)}
     federation = sv.federate_rows(tables, policy=sv.Policy(losses=losses), n_jobs=1)
     found = leaving_out(federation, "CountLeafLabels")
-    if not held:  # sites that do not know the text must reckon with clusters
+    if not held:  # sites that do not know the text must allow for clusters
         monkeypatch.setattr(sv.MergedForest, "held_to_text", lambda *_, **__: nullcontext())
     model = sv.MergedForest(5, max_depth=1, refit_leaves=True)
     if losses is None:
@@ -169,7 +169,7 @@ def test_two_kinds_of_sums_are_over_the_same_sites(losses, held, monkeypatch):
 
 
 def test_a_study_without_clusters_sums_over_all_of_its_sites():
-    """Sums that a study with clusters takes over some of the sites: both of them leave the same site out."""
+    """Sums that a study with clusters takes over some of the sites: both leave the same site out."""
     X, y = load_breast_cancer(return_X_y=True)
     tables = {f"site {i}": (X[i::5, :4], y[i::5]) for i in range(5)}
     federation = sv.federate_rows(tables, policy=sv.Policy(losses=0), n_jobs=1)

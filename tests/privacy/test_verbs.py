@@ -1,4 +1,4 @@
-"""What a site holds a coordinator to: each rule as an attack, which works without the rule and is refused with it."""
+"""Rules that a site enforces on a coordinator: each as an attack that succeeds without the rule and fails with it."""
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ TABLES = parts(table(), 4)
 
 
 def lenient(fed):
-    """Take the rules away: what the attack gains without them."""
+    """Removes the rules, to show what the attack gains without them."""
     for name in fed.sites:
         fed.site(name).outbox = Outbox()
     return fed
@@ -44,8 +44,8 @@ def refusals(fed, site):
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
-def test_no_sum_is_answered_in_the_clear(sums):
-    """Every question that sites sum, of every learner, by the other verb, or without what hides it."""
+def test_no_part_of_a_sum_leaves_in_the_clear(sums):
+    """Every summed request, of every learner, with the other verb, or without masks."""
     fed = federate(TABLES, Recorded, sums=sums, test=0.25)
     for learner in (sv.HistogramForest(2, max_depth=2), sv.BOFRF(2, max_depth=2), sv.MultBoost(2)):
         learner.fit(fed)
@@ -70,7 +70,7 @@ def test_no_sum_is_answered_in_the_clear(sums):
             assert wire.decode(answer.body, Trouble).code == "refused"
 
 
-# -- a tree that leads to one person
+# -- a tree that isolates one person
 
 PATIENT = {"age": 71.5, "dose": 3.25}
 
@@ -87,7 +87,7 @@ def wards(n=60):
 
 
 def invented(fed, splits, nodes, features=((0, 1),), **changes):
-    """A question about nodes of a tree that nobody grew: splits as (node, feature, bin), a list for each round."""
+    """A request about nodes of a tree that nobody grew: splits as (node, feature, bin), a list for each round."""
     cuts = np.array([71.375, 71.625, 3.125, 3.375], np.float32)
     points = CutPoints(np.array([2, 2]), cuts, max_bins=changes.get("max_bins", MAX_BINS))
     made = [split for level in splits for split in level]
@@ -116,8 +116,8 @@ BOX = [[(0, 0, 1)], [(2, 0, 2)], [(3, 1, 1)], [(6, 1, 2)]]
 PERSON = 7
 
 
-def test_a_level_cannot_have_more_bins_than_it_says():
-    """Else a policy would judge a number, and the site's rows would be counted in finer bins."""
+def test_a_level_has_at_most_the_declared_bins():
+    """Otherwise a policy would check the wrong number, and the site's rows would be counted in finer bins."""
     fed = federate(wards(), schema=SCHEMA, policy=sv.Policy(max_bins=2))
     for said, error in ((3, "policy allows 2 bins"), (2, "could not read what it was sent")):
         with pytest.raises(SilvanError, match=error):
@@ -126,7 +126,7 @@ def test_a_level_cannot_have_more_bins_than_it_says():
     fed.total(invented(fed, [], [0], max_bins=3))
 
 
-def test_without_the_rule_an_invented_tree_tells_a_patients_class():
+def test_without_the_rule_an_invented_tree_reveals_a_patients_class():
     fed = lenient(federate(wards(), schema=SCHEMA))
     total = fed.total(invented(fed, BOX, [PERSON]))
     of_age = total.sums[: len(total.sums) // 2]
@@ -150,10 +150,10 @@ ATTACKS = {
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "restarted"])
 @pytest.mark.parametrize("how", ATTACKS)
 def test_an_invented_tree_is_refused(how, cold):
-    """After some honest questions, down the path to the patient; a site that was restarted remembers them."""
+    """After some honest requests, down the path to the patient; a restarted site remembers them."""
     fed = federate(wards(), schema=SCHEMA, cold=cold)
     honest, splits, changes = ATTACKS[how]
-    asked_at = {3: ((1,),)}  # the third level is asked by dose alone
+    asked_at = {3: ((1,),)}  # the third level uses dose alone
     for depth in range(honest):
         fed.total(invented(fed, BOX[:depth], [[0], [1, 2], [3, 4]][depth], asked_at.get(depth + 1, ((0, 1),))))
     nodes = {1: [2], 2: [3]}.get(len(splits), [PERSON])
@@ -174,8 +174,8 @@ def test_another_set_of_nodes_at_the_same_level():
         fed.total(invented(fed, BOX[:1], [0]))
 
 
-def test_an_honest_forest_is_answered_again_word_for_word():
-    """A coordinator that lost its journal asks everything again; the site has moved on and answers as before."""
+def test_repeated_requests_of_an_honest_forest_get_equal_replies():
+    """A coordinator that lost its journal requests everything again; the site has moved on and replies as before."""
     fed = federate(TABLES, Recorded)
     sv.HistogramForest(3, max_depth=4, max_features=1).fit(fed)
     for site in ("site 0", "site 3"):
@@ -184,8 +184,8 @@ def test_an_honest_forest_is_answered_again_word_for_word():
         assert [fed.site(site).receive(d, HANDLERS[wire.decode(d, Envelope).kind][0].verb) for d in asked] == replies
 
 
-def test_what_is_left_of_the_attack():
-    """Level by level, each split one that could be honest, the path can still be walked: the ledger shows it."""
+def test_the_remaining_attack():
+    """Level by level, with each split plausible, the path can still be walked: the ledger shows it."""
     fed = federate(wards(), schema=SCHEMA)
     for depth, nodes in enumerate([[0], [1, 2], [3, 4], [5, 6], [7, 8]]):
         total = fed.total(invented(fed, BOX[:depth], nodes))
@@ -198,7 +198,7 @@ def test_what_is_left_of_the_attack():
 @pytest.mark.parametrize("bins", ["shared", "adaptive"])
 @pytest.mark.parametrize("max_features", [1, None])
 def test_honest_forests_pass(bins, max_features, monkeypatch):
-    """Nodes that stay open because their handful offers nothing, levels cut into messages, trees that end early."""
+    """Nodes that stay open because their sampled columns offer no split, levels in several messages, short trees."""
     constant = table(n=160).drop_nulls().with_columns(same=pl.lit(1.0), alike=pl.lit(2.0))
     policy = sv.Policy(messages=["*", "AdaptiveLevel"])
     fed = federate(parts(constant, 3), policy=policy)
@@ -207,12 +207,12 @@ def test_honest_forests_pass(bins, max_features, monkeypatch):
     assert forest.depth.max() > 2
 
 
-def test_leaves_smaller_than_the_policys():
+def test_leaves_below_the_policys_minimum():
     with pytest.raises(RefusedError, match=r"refused GrowLevel: .* leaves of at least 5 rows"):
         sv.HistogramForest(2, min_samples_leaf=4).fit(federate(TABLES, policy=sv.Policy(min_leaf=5)))
 
 
-# -- one thing over two sets of sites
+# -- one quantity over two sets of sites
 
 
 def counts_of(fed, over=None):
@@ -220,7 +220,7 @@ def counts_of(fed, over=None):
     return fed.total(CountGrid(schema=schema), over=over).label
 
 
-def test_without_the_rule_two_sums_tell_a_sites_part():
+def test_without_the_rule_two_sums_reveal_a_sites_part():
     fed = lenient(federate(TABLES))
     part = counts_of(fed) - counts_of(fed, ["site 0", "site 1", "site 2"])
     own = TABLES["site 3"]["label"].value_counts()
@@ -241,8 +241,8 @@ def test_a_sum_over_other_sites_is_refused(sums, cold):
     assert counts_of(fed).tolist() == whole.tolist()
 
 
-def test_a_plain_sum_loses_no_site_on_its_way():
-    """A coordinator that calls a second sum a wave of the first: only sums in steps have waves."""
+def test_a_plain_sum_cannot_lose_a_site_midway():
+    """A coordinator that declares a second sum a wave of the first: only sums in steps have waves."""
     fed = federate(TABLES, Recorded)
     counts_of(fed)
     [asked] = [
@@ -258,7 +258,7 @@ def test_a_plain_sum_loses_no_site_on_its_way():
         assert "one set of sites" in wire.decode(answer.body, Trouble).text
 
 
-def test_in_a_task_sites_only_become_fewer():
+def test_within_a_task_sites_are_only_removed():
     """Not the same request, but nearly."""
     fed = federate(TABLES)
     with fed.working_on("a model"):
@@ -271,7 +271,7 @@ def test_in_a_task_sites_only_become_fewer():
 
 
 def loses(site, after):
-    """A federation in which a site falls silent."""
+    """A federation in which a site fails."""
     seen = [0]
 
     class Losing(Recorded):
@@ -286,7 +286,7 @@ def loses(site, after):
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
 def test_a_site_that_is_lost_may_stay_out(sums):
-    """A study goes on without it, in new questions; what was summed with it is not summed without it."""
+    """A study continues without it, in new requests; what was summed with it is not summed without it."""
     agreed, waves = 3, {"trusted": 1, "ring": 3, "masked": 3}[sums]
     fed = federate(TABLES, loses("site 2", agreed + 4 * waves), sums=sums, quorum=3)
     model = sv.HistogramForest(3, max_depth=4).fit(fed)
@@ -297,7 +297,7 @@ def test_a_site_that_is_lost_may_stay_out(sums):
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring", "masked"])
-def test_a_policy_may_let_no_site_be_lost(sums):
+def test_a_policy_may_forbid_losses(sums):
     agreed, waves = 3, {"trusted": 1, "ring": 3, "masked": 3}[sums]
     policy = sv.Policy(losses=0)
     fed = federate(TABLES, loses("site 2", agreed + 4 * waves), sums=sums, quorum=3, policy=policy)
@@ -313,7 +313,7 @@ def other_counts(fed, over, max_bins=64):
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "restarted"])
 @pytest.mark.parametrize("sums", ["trusted", "masked"])
-def test_losses_are_counted_for_the_study(sums, cold):
+def test_losses_are_counted_per_study(sums, cold):
     """A new task begins with the sites of the study, not with those of its first sum; nor does the first task."""
     fed = federate(TABLES, sums=sums, cold=cold, policy=sv.Policy(losses=0))
     for task in ("a model", "another"):
@@ -322,7 +322,7 @@ def test_losses_are_counted_for_the_study(sums, cold):
         counts_of(fed)
 
 
-def test_a_site_that_was_lost_does_not_come_back_in_another_task():
+def test_a_lost_site_does_not_return_in_another_task():
     fed = federate(TABLES)
     with fed.working_on("a model"):
         other_counts(fed, ["site 0", "site 1", "site 2"])
@@ -331,7 +331,7 @@ def test_a_site_that_was_lost_does_not_come_back_in_another_task():
 
 
 def test_a_study_has_the_sites_of_the_roster():
-    """Without other terms a signed site knows who there is."""
+    """Without other terms a site with signed messages knows the participants."""
     fed = federate(TABLES, signed=True, policy=sv.Policy(losses=1))
     for site in fed.local_sites.values():
         site.outbox.terms = Terms()
@@ -339,8 +339,8 @@ def test_a_study_has_the_sites_of_the_roster():
         counts_of(fed, ["site 0", "site 1"])
 
 
-def test_a_cluster_has_no_sites_from_outside_the_study():
-    """A stranger's part of a sum is whatever the coordinator says, so the rest of the sum would be the site's own."""
+def test_clusters_contain_only_sites_of_the_study():
+    """The coordinator chooses a stranger's part of a sum, so the rest of the sum would be the site's own."""
     fed = federate(tables("north"), schema=SCHEMA)
     for site in fed.local_sites.values():
         site.outbox.terms = Terms(sites=SITES[:2])
@@ -349,7 +349,7 @@ def test_a_cluster_has_no_sites_from_outside_the_study():
 
 
 def test_clusters_begin_with_their_own_sites():
-    """They are summed over by themselves, and all sites are evaluated after; where nothing may be lost, too."""
+    """They are summed separately, and all sites are evaluated afterwards; also where no site may be lost."""
     fed = federate(TABLES, test=0.25, policy=sv.Policy(losses=0))
     model = sv.BOFRF(2, max_depth=2, clusters=2).fit(fed)
     assert len(model.evaluate(fed))
@@ -371,7 +371,7 @@ SETS = {
 
 @pytest.mark.parametrize("who", SETS)
 def test_sums_that_do_not_name_every_site_once(who):
-    """The site has answered nothing of the kind yet, so no other rule stands in the way."""
+    """The site has not replied to this kind yet, so no other rule applies."""
     fed = federate(TABLES, Recorded)
     counts_of(fed)
     data = [d for site, way, d in fed.transport.record if (site, way) == ("site 1", "received")][-1]
@@ -389,7 +389,7 @@ def scored(fed, trees=TREES, validation=0.0):
     return fed.total(score_trees(fed, trees, validation))
 
 
-def test_without_the_rule_shares_of_rows_tell_which_are_split_off():
+def test_without_the_rule_shares_reveal_validation_rows():
     fed = lenient(federate(tables("north"), schema=SCHEMA))
     whole, some = scored(fed), scored(fed, validation=0.2)
     held = whole.counts - some.counts
@@ -397,8 +397,8 @@ def test_without_the_rule_shares_of_rows_tell_which_are_split_off():
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "restarted"])
-def test_trees_are_scored_once_in_a_task(cold):
-    """Other shares of rows, single trees changed, and trees added are all refused; word for word it is answered."""
+def test_trees_are_scored_once_per_task(cold):
+    """Other shares of rows, changed and added trees are all refused; an identical request gets a reply."""
     fed = federate(tables("north"), schema=SCHEMA, cold=cold)
     with fed.working_on("BOFRF"):
         first = scored(fed)
@@ -417,7 +417,7 @@ def test_a_study_has_no_more_tasks_than_its_text_needs():
 
 
 @pytest.mark.filterwarnings("ignore:no tree is above tau")
-def test_clusters_are_scored_each_by_itself():
+def test_clusters_are_scored_separately():
     fed = federate(TABLES, test=0.25)
     model = sv.BOFRF(3, max_depth=3, clusters=2).fit(fed)
     assert len(model.clusters_) == 2
@@ -425,7 +425,7 @@ def test_clusters_are_scored_each_by_itself():
     sv.BOFRF(3, max_depth=3).fit(fed)
 
 
-def test_models_are_judged_once_in_a_task():
+def test_models_are_evaluated_once_per_task():
     """Two models that differ on one patient, one after the other."""
     fed = federate(tables("north"), schema=SCHEMA, test=0.4)
 
@@ -440,14 +440,14 @@ def test_models_are_judged_once_in_a_task():
 
 
 def test_rules_hold_when_messages_come_at_once():
-    """Two forms of a question, let in before either is answered: only one is."""
+    """Two forms of a request, admitted before either is handled: only one gets a reply."""
     fed = federate(tables("north"), schema=SCHEMA)
     member = fed.site("north")
     gate, held = member.outbox, []
     inner = gate.note
 
     def late(site, envelope, request, reply, body):
-        if not held:  # the other form was let in while the first waits to be written down, and is written first
+        if not held:  # the other form was admitted while the first waits to be written down, and is written first
             held.append(envelope)
             inner(site, msgspec.structs.replace(envelope, question="x", body=b"other"), request, reply, body)
         inner(site, envelope, request, reply, body)

@@ -1,4 +1,4 @@
-"""Reports of unusual studies still read well: odd names, very many sites and columns, nothing to evaluate on."""
+"""Reports of unusual studies read well: odd names, very many sites and columns, no test rows."""
 
 import re
 
@@ -16,7 +16,7 @@ LONG = "adenocarcinoma of the lung with mutation of the epidermal growth factor 
 
 
 def study(sites, classes=("no", "yes"), columns=3, rows=30, label="sick"):
-    """Make the record of a study whose sites all gain a little."""
+    """Makes the record of a study whose sites all gain a little."""
     gains = {"gain": 0.03, "gain_low": -0.01, "gain_high": 0.07}
     metrics = {"auc": 0.8, "accuracy": 0.7} if rows else {"auc": None, "accuracy": None}
     evaluation = [MetricsRow(site, "local", rows, metrics) for site in (*sites, "all")]
@@ -44,7 +44,7 @@ def study(sites, classes=("no", "yes"), columns=3, rows=30, label="sick"):
 
 
 def without_files(page):
-    """Return what a page shows: its text without style and without the files that its links hold."""
+    """Returns the text of a page without style and without the files in its links."""
     return re.sub(r'href="data:[^"]*"', "", page.split("</style>", 1)[1])
 
 
@@ -79,7 +79,7 @@ def test_many_sites_are_folded():
     assert len(page) < 1_500_000
 
 
-def test_kinds_of_messages_without_a_colour_of_their_own_are_one():
+def test_message_kinds_without_a_colour_are_merged():
     page = without_files(render(summarise(CASES["one site"])))
     legend = page.split('id="bytes"')[1].split("</div>")[0]
     colours = re.findall(r'class="(k\d)"', legend)
@@ -93,7 +93,7 @@ def test_the_tile_counts_the_bytes_that_the_bars_show():
     assert summary["sent_all"] == 60 * summary["sent_each"] == sum(site["sent"] for site in summary["traffic"]["sites"])
 
 
-def test_scores_that_are_no_probabilities_are_said_to_be_at_the_top():
+def test_uncalibrated_scores_are_reported_at_the_top():
     made = study(["north", "south"], rows=300)
     assert "Before you use this model" not in render(summarise(made))
     made.evaluation = [msgspec.structs.replace(row, more={"calibration_slope": 0.5}) for row in made.evaluation]
@@ -112,7 +112,7 @@ def test_rows_of_repeated_evaluation_are_counted_once():
 
 
 def test_only_three_screens_are_open():
-    """What is not folded fits three screens: the answer, the gains, the curves over all rows, and what matters."""
+    """The part that is not folded fits three screens: the recommendation, gains, overall curves, and importance."""
     page = without_files(render(summarise(CASES["right to left"])))
     open_part = page.split('<div class="folds">')[0]
     assert open_part.count("<h2>") == 3

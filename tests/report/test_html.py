@@ -1,4 +1,4 @@
-"""The page: one file that loads nothing, shows what was found and lets no name do harm."""
+"""The page: one file that loads nothing, shows the results and is safe with any names."""
 
 import re
 import subprocess
@@ -95,7 +95,7 @@ def _study(folder, tables):
     return write_study(folder, tables)
 
 
-def test_it_says_what_the_run_found(tmp_path):
+def test_it_shows_the_results_of_the_run(tmp_path):
     page = page_of(tmp_path)
     text = " ".join("".join(Page(page).words).split())
     from silvan.report.summary import summarise_run
@@ -121,7 +121,7 @@ def test_other_tasks(tmp_path, task):
     assert Page(page).fetched == []
 
 
-def test_a_run_that_is_not_finished_has_a_page(tmp_path):
+def test_an_unfinished_run_has_a_page(tmp_path):
     from silvan.report.html import write_report
     from silvan.study.run_folder import Run
 
@@ -139,7 +139,7 @@ def test_one_class_only_at_a_site(tmp_path):
     assert "nan" not in page.lower().split("</style>")[1]
 
 
-def test_it_says_whether_joining_helps(tmp_path):
+def test_it_shows_whether_joining_helps(tmp_path):
     page = page_of(tmp_path, tables=parts(table(n=400), 3))
     text = " ".join("".join(Page(page).words).split())
     from silvan.report.summary import summarise_run
@@ -165,7 +165,7 @@ def test_report_command(tmp_path):
 
 
 def browse(path: Path, folder: Path):
-    """Open a page in Chromium; give its tree as it stands then, and what the console says."""
+    """Opens a page in Chromium; returns its final tree and the console output."""
     words = [
         CHROMIUM,
         "--headless",

@@ -1,4 +1,4 @@
-"""Sections of the page: curves by site, columns, weights, distances, a tree, the audit beside it, the model card."""
+"""Sections of the page: curves by site, columns, weights, distances, a tree, the audit, the model card."""
 
 import json
 import re
@@ -34,7 +34,7 @@ RISING = [(0.1, 9.0, 1.0), (0.5, 5.0, 5.0), (0.9, 1.0, 9.0)]
 
 
 def record(n_sites=2, **more):
-    """Make a record of sites with counts, without running anything."""
+    """Makes a record of sites with counts, without running anything."""
     names = [*(f"s{i}" for i in range(n_sites)), "all"]
     figures = {"auc": 0.8}
     further = {"auc_low": 0.7, "auc_high": 0.9, "calibration_slope": 1.1, "threshold": 0.4, "sensitivity": 0.8}
@@ -50,7 +50,7 @@ def record(n_sites=2, **more):
     return Record(name="r", sites=sites, evaluation=rows, counts=counts, **{**made, **more})
 
 
-# -- curves and figures
+# -- curves and metrics
 
 
 def test_a_roc_curve_of_groups():
@@ -74,7 +74,7 @@ def test_every_site_has_its_curves(n_sites, folded):
     assert "calibration, sick = yes, slope 1.10" in page
 
 
-def test_what_the_model_makes_of_single_columns():
+def test_effects_of_single_columns():
     """A curve for numbers, a table for categories; in the Markdown tables of both, and all of it escaped."""
     shown = [
         Dependence("age", [40.0, 50.0, 60.0], {"yes": [0.2, 0.3, 0.6]}),
@@ -136,7 +136,7 @@ def test_a_site_without_test_rows_and_one_of_one_class():
     assert "nan" not in page.split("</style>")[1]
 
 
-def test_no_row_of_the_class_anywhere():
+def test_a_class_without_rows_anywhere():
     made = record()
     made.evaluation = [msgspec.structs.replace(row, metrics={"auc": None}, more={}) for row in made.evaluation]
     made.counts = [Counts(c.site, c.model, groups={"yes": [(0.1, 15.0, 0.0), (0.2, 15.0, 0.0)]}) for c in made.counts]
@@ -154,7 +154,7 @@ def test_several_splits_have_curves_too(tmp_path):
 # -- tables
 
 
-def test_columns_by_site_tell_what_the_agreement_told(tmp_path):
+def test_columns_by_site_show_only_agreed_facts(tmp_path):
     tables = parts(table(n=240), 3)
     tables["site 1"] = tables["site 1"].drop("dose")
     made = fitted(tmp_path, tables=tables)
@@ -176,7 +176,7 @@ def test_columns_of_many_sites_are_counted():
     assert column_table(summarise(made)).rows[-1] == ["age", "number", "absent at 8; 32 to 64 at 1"]
 
 
-def test_a_private_study_tells_no_columns(tmp_path):
+def test_a_private_study_shows_no_columns(tmp_path):
     path = write_study(tmp_path, more="")
     text = path.read_text().replace("max_depth = 3", "max_depth = 3\nepsilon = 1.0\nn_rows = 100")
     path.write_text(
@@ -218,7 +218,7 @@ def test_weights_and_distances_as_tables():
     assert distance_table(summarise(made)) is None
 
 
-def test_what_is_left_out_of_a_sites_copy():
+def test_omissions_in_a_sites_copy():
     trees = [SiteTrees("s0", 1, 1, 0.1, 0.1, 0.1, 1.0)]
     made = record(
         3, weights=trees, clusters={"s0": ["s0"]}, distances={"s0": [0.0]}, columns=[ColumnAtSites("a", "date")]
@@ -249,7 +249,7 @@ def test_subgroups():
 
 
 def forest(**more):
-    """Make a forest of a stump and of a tree that splits by a number and by category."""
+    """Makes a forest of a stump and of a tree that splits by a number and by category."""
     schema = Schema.of(
         [Feature("age"), Feature("ward", "categorical", categories=("a", "b", "c"))], Label("sick", ("no", "yes"))
     )
@@ -278,11 +278,11 @@ def test_a_tree_in_plain_words():
     ]
 
 
-def test_trees_that_say_nothing_are_not_shown():
+def test_constant_trees_are_not_shown():
     assert outline(forest(weights=[1.0, 0.0])) is None
 
 
-# -- what lies beside the run
+# -- files beside the run
 
 
 def test_an_audit_of_another_model_is_left_out(tmp_path):
@@ -313,7 +313,7 @@ def test_an_audit_goes_aside_with_its_model(tmp_path):
     assert all((tmp_path / "run" / "earlier-1" / name).exists() for name in AUDIT)
 
 
-def test_a_model_that_is_gone_or_another(tmp_path):
+def test_a_missing_or_replaced_model(tmp_path):
     fitted(tmp_path)
     run = Run(tmp_path / "run")
     path = run.file("model.silvan")
@@ -327,7 +327,7 @@ def test_a_model_that_is_gone_or_another(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["half", "foreign", "learner", "types"])
-def test_a_run_folder_that_is_no_run(tmp_path, damage):
+def test_a_folder_without_a_run(tmp_path, damage):
     Run(tmp_path).write(record())
     path = tmp_path / "run.json"
     data = json.loads(path.read_text())
@@ -340,7 +340,7 @@ def test_a_run_folder_that_is_no_run(tmp_path, damage):
         write_report(Run(tmp_path))
 
 
-def test_counts_that_cannot_be_are_not_drawn():
+def test_impossible_counts_are_not_drawn():
     made = record()
     wild = {"yes": [(-1.0, 5.0, 5.0), (0.5, -3.0, 5.0), (0.6, 1.0, 1e308), (0.7, 1e308, 1.0)], "other": []}
     made.counts = [Counts(c.site, c.model, [[1]], [[1], [2, 3]], wild, [(5.0, 0.0, 0.0)]) for c in made.counts]
@@ -407,7 +407,7 @@ def test_markdown_shows_names_as_they_are():
     assert "](http" not in markdown(summarise(made)).replace(r"\](http", "")
 
 
-def test_characters_that_turn_text_do_nothing():
+def test_bidirectional_characters_have_no_effect():
     assert without_controls("a\u202eb\u2066c\x00d\n") == "a\ufffdb\ufffdc\ufffdd\n"
     made = record()
     made.name = "\u05e9\u05dc\u05d5\u05dd \u202e<b>"
@@ -423,7 +423,7 @@ def test_tables_scroll_in_boxes_that_the_keyboard_reaches():
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
-def test_figures_of_numbers_do_not_depend_on_their_unit(unit):
+def test_digits_do_not_depend_on_the_unit(unit):
     """Small errors are not rounded away, and the share of variance has its own digits."""
     made = {"local": 0.9, "federated": 0.7}
     rows = [
@@ -443,7 +443,7 @@ def test_figures_of_numbers_do_not_depend_on_their_unit(unit):
     assert len({line.split()[2] for line in printed.splitlines()}) == 3  # the title and two errors
 
 
-def test_a_number_has_digits_of_its_own(tmp_path):
+def test_each_number_has_suitable_digits(tmp_path):
     fitted(tmp_path, tables=parts(table("number", n=150), 3))
     summary = summarise_run(tmp_path / "run")
     assert (

@@ -1,4 +1,4 @@
-"""What is said about a run: sentences that agree with the figures, numbers as a person writes them."""
+"""Sentences about a run: they agree with the metrics, and numbers are formatted for people."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 def record(figures, metric="auc", **more):
-    """Make a record of sites with figures (local, federated), the last of them overall."""
+    """Makes a record of sites with metrics (local, federated), the last of them overall."""
     sites = [SiteRows(f"s{i}", 100, 60) for i in range(len(figures) - 1)]
     names = [*(site.name for site in sites), "all"]
     rows = [
@@ -42,7 +42,7 @@ def test_without_intervals_nothing_is_claimed(figures, said):
 
 
 def sure(*intervals, gain=0.03, local=0.7, metric="auc", **more):
-    """Make a record of sites whose gains have intervals; None for none."""
+    """Makes a record of sites whose gains have intervals; None for no interval."""
     sign = -1 if metric == "rmse" else 1
     made = record([(local, local + sign * gain)] * (len(intervals) + 1), metric, **more)
     rows = []
@@ -68,7 +68,7 @@ def sure(*intervals, gain=0.03, local=0.7, metric="auc", **more):
     ],
 )
 @pytest.mark.parametrize("metric", ["auc", "rmse"])
-def test_a_site_is_advised_by_how_sure_its_gain_is(interval, what, use, metric):
+def test_advice_depends_on_significance(interval, what, use, metric):
     [site] = summarise(sure(interval, metric=metric))["sites"]
     assert (site["certainty"], site["use"]) == (what, use)
 
@@ -81,14 +81,14 @@ def test_a_site_is_advised_by_how_sure_its_gain_is(interval, what, use, metric):
         (None, "(+0.030, no confidence interval)."),
     ],
 )
-def test_a_site_s_own_copy_says_how_sure_its_gain_is(interval, said):
+def test_a_sites_copy_states_the_significance_of_its_gain(interval, said):
     made = sure(interval, (0.01, 0.05))
     own = msgspec.structs.replace(made, among=[site.name for site in made.sites], copy_for=made.sites[0].name)
     own.sites = made.sites[:1]
     assert said in summarise(own)["sentences"][0]
 
 
-def test_a_figure_that_is_not_defined_is_not_unsure():
+def test_an_undefined_metric_is_not_called_insignificant():
     made = record([(None, None), (0.7, 0.8)])
     made.evaluation = [msgspec.structs.replace(row, use=row.model == "federated") for row in made.evaluation]
     [site] = summarise(made)["sites"]
@@ -96,7 +96,7 @@ def test_a_figure_that_is_not_defined_is_not_unsure():
     assert (site["low"], site["high"], site["use"]) == (None, None, "unclear")
 
 
-def test_equal_figures_without_an_interval():
+def test_equal_metrics_without_an_interval():
     [site] = summarise(sure(None, gain=0.0))["sites"]
     assert site["certainty"] == "level"
 
@@ -133,7 +133,7 @@ def test_equal_figures_without_an_interval():
         ([(-0.09, 0.15)] * 2, "not significant)"),
     ],
 )
-def test_noise_in_words(intervals, said):
+def test_the_privacy_guarantee_in_words(intervals, said):
     assert said in " ".join(summarise(sure(*intervals))["sentences"])
 
 
@@ -153,7 +153,7 @@ def test_who_sees_what_by_the_sums_that_were_used(sums, seen):
     assert listed[1]["seen"] == "each site's answer"
 
 
-def test_what_was_chosen_on_test_rows_is_said_to_be():
+def test_choices_on_test_rows_are_reported():
     paper = {"learner": {"kind": "BOFRF", "protocol": "paper"}}
     assert "chosen on its test rows" in " ".join(summarise(sure((0.01, 0.05), study=paper))["sentences"])
     assert "test rows, as published" not in " ".join(summarise(sure((0.01, 0.05)))["sentences"])
@@ -173,13 +173,13 @@ def test_the_mean_of_sites_leads_where_rows_are_ranked():
 
 
 def test_one_ranking_of_all_rows_is_explained():
-    """Where only one site has a figure, all rows lead; that sites' own forests know their shares is said then too."""
+    """If only one site has a metric, all rows come first; the page also says that local forests know class shares."""
     text = summarise(record([(0.8, 0.9), (None, None), (0.95, 0.85)]))["sentences"][0]
     assert "from 0.950 to 0.850" in text
     assert "In one ranking of all rows sites' own forests can also gain from knowing how common" in text
 
 
-def test_of_errors_less_is_better():
+def test_smaller_errors_are_better():
     summary = summarise(record([(30.0, 20.0), (30.0, 40.0), (30.0, 25.0)], metric="rmse"))
     assert [site["verdict"] for site in summary["sites"]] == ["gained", "lost"]
     assert summary["lead"] is summary["overall"]
@@ -193,12 +193,12 @@ def test_gains_agree_with_what_is_shown():
 
 
 @pytest.mark.parametrize(("pooled", "said"), [("ab", "node for node"), ("cd", "is not the one")])
-def test_same_as_pooled_only_if_the_hashes_are(pooled, said):
+def test_same_as_pooled_only_if_hashes_are_equal(pooled, said):
     made = record([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], models=[Model("m", "ab", 1, 1)], pooled_hash=pooled)
     assert said in " ".join(summarise(made)["sentences"])
 
 
-def test_a_record_survives_the_file():
+def test_a_record_survives_its_file():
     made = record([(0.8, None), (0.7, 0.8), (0.7, 0.9)])
     assert msgspec.json.decode(msgspec.json.encode(made), type=Record) == made
 

@@ -1,4 +1,4 @@
-"""What changes between the approval of a study and its end: each fits the study's terms, or ends in one sentence."""
+"""Changes between the approval and the end of a study: each fits the study's terms, or ends with one sentence."""
 
 from dataclasses import replace
 from functools import partial
@@ -64,7 +64,7 @@ def test_a_site_that_reads_another_text_refuses(tmp_path, other):
     refused(STUDY, tmp_path, federation, said)
 
 
-def test_a_site_with_another_text_is_at_work_on_another_study(tmp_path):
+def test_a_site_with_another_text_has_another_study(tmp_path):
     federation = make_federation(STUDY, tmp_path)
     gate = sites_of(federation)["site 1"].outbox
     gate.terms = replace(gate.terms, study=study_of(MERGED).unique_name)
@@ -108,7 +108,7 @@ def test_a_site_that_knows_another_by_another_key_refuses(tmp_path, whose, said,
 
 @pytest.mark.parametrize("sums", ["trusted", "masked"])
 def test_two_sites_that_share_no_key_leave_sums_unverified_or_unmade(tmp_path, sums):
-    """The key by which site 1 knows site 2 hides parts and fingerprints: with another one, masks do not cancel."""
+    """The key by which site 1 knows site 2 masks parts and fingerprints: with another one, masks do not cancel."""
     study = study_of(HISTOGRAM, f'sums = "{sums}"')
     federation = make_federation(study, tmp_path)
     site = sites_of(federation)["site 1"]
@@ -122,20 +122,20 @@ def test_two_sites_that_share_no_key_leave_sums_unverified_or_unmade(tmp_path, s
     assert not verify_study(tmp_path).passed
 
 
-# -- a study that is resumed, and a site that starts anew
+# -- a study that is resumed, and a restarted site
 
 
-def test_sites_that_start_anew_for_each_message_hold_the_coordinator_to_the_same_terms(tmp_path):
+def test_restarted_sites_enforce_the_same_terms(tmp_path):
     federation = make_federation(STUDY, tmp_path, transport=partial(OutOfSight, cold=True))
     carry_out(STUDY, tmp_path, federation)
     assert verify_study(tmp_path).sentence == "sums and decisions verified by Ada"
 
 
-# -- a site that is lost
+# -- a lost site
 
 
 def losing(federation, site, kind):
-    """Have a site fall silent when it is first asked for a kind of message."""
+    """Makes a site fail at its first request of a kind."""
     honest, gone = federation.transport.deliver, []
 
     def deliver(messages, verb, timeout):
@@ -163,7 +163,7 @@ def test_a_lost_site(tmp_path, quorum):
 
 
 def test_more_sites_lost_than_the_text_allows_are_named(tmp_path):
-    """The coordinator's own program goes on with two of three sites; the sites' lists of sums do not tell."""
+    """The coordinator's own program continues with two of three sites; the sites' lists of sums do not reveal it."""
     study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrefit_leaves = false\n')
     federation = make_federation(study, tmp_path, exclude=["sex"], quorum=2)
     losing(federation, "site 2", "GrowTrees")
@@ -174,7 +174,7 @@ def test_more_sites_lost_than_the_text_allows_are_named(tmp_path):
 # -- predictions of new rows
 
 
-def test_a_prediction_of_new_rows_learns_nothing():
+def test_a_prediction_trains_nothing():
     study = predicting(study_of(VERTICAL), "0" * 64, 1)
     assert {"settings", "turned"} <= text_of(study_of(VERTICAL)).fixed_by(None).keys()
     assert text_of(study).fixed_by(None).keys().isdisjoint({"settings", "turned", "key_bits", "alpha", "tol"})

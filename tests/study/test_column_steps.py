@@ -1,4 +1,4 @@
-"""Studies of parties that hold columns: fitted, judged and asked from the command line."""
+"""Studies over columns from the command line: fitting, evaluation and prediction."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from helpers.column_studies import ID, split, wide
 from helpers.runs import silvan
 
 import silvan as sv
-from silvan.federation.in_process import InProcess
+from silvan.federation.transport import InProcess
 from silvan.study.run_folder import Run
 from silvan.study.study_file import read_study
 
@@ -65,7 +65,7 @@ def run(request, tmp_path_factory):
     return folder, *request.param, fitted(folder, *request.param)
 
 
-def test_the_run_is_that_of_the_library(run):
+def test_the_run_equals_the_librarys(run):
     folder, _, kind, record = run
     tables = {name: str(folder / f"{name}.csv") for name in NAMES}
     fed = sv.federate_columns(tables, id=ID, label="label", test=0.3)
@@ -106,7 +106,7 @@ def test_new_rows_are_predicted_by_id(run):
         assert all(float(row["probability_yes"]) == pytest.approx(shares[int(row[ID])], abs=1e-5) for row in predicted)
 
 
-def test_judged_again(run):
+def test_evaluated_again(run):
     folder, task, _, record = run
     new_rows(folder, task)
     silvan("evaluate", folder / "run", "--output", folder / "again.csv")
@@ -178,7 +178,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_tables_that_are_not_the_parties(forest, words, said):
+def test_tables_of_other_parties(forest, words, said):
     paths = [forest / f"new {name}.csv" for name in NAMES]
     result = silvan("predict", forest / "run", *(word.format(*paths) for word in words), ok=False)
     assert result.exit_code in (1, 2)
@@ -238,12 +238,12 @@ def test_interrupted_then_resumed(tmp_path, kind):
     assert Run(tmp_path / "run").read().models == whole.models
 
 
-def test_without_test_rows_nothing_is_judged(tmp_path):
+def test_without_test_rows_nothing_is_evaluated(tmp_path):
     record = fitted(tmp_path, test=0.0)
     assert (record.status, record.evaluation, record.pooled_hash) == ("done", [], None)
 
 
-def test_ids_that_do_not_match_are_said_with_their_line(tmp_path):
+def test_unmatched_ids_are_reported_with_their_line(tmp_path):
     path = study(tmp_path)
     bank = pl.read_csv(tmp_path / "bank.csv")
     pl.concat([bank, bank[:3]]).write_csv(tmp_path / "bank.csv")
@@ -274,7 +274,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "said"), BAD, ids=[said[:60] for _, said in BAD])
-def test_what_is_wrong_with_a_study_is_said_with_its_line(tmp_path, text, said):
+def test_mistakes_in_a_study_are_reported_with_their_line(tmp_path, text, said):
     (tmp_path / "a.csv").write_text("i,x,label\n1,1,no\n2,2,yes\n")
     (tmp_path / "s.toml").write_text(text + "\n")
     with pytest.raises(sv.InputError) as caught:
@@ -282,7 +282,7 @@ def test_what_is_wrong_with_a_study_is_said_with_its_line(tmp_path, text, said):
     assert said in str(caught.value)
 
 
-def test_parameters_out_of_range_are_said_with_their_line(tmp_path):
+def test_parameters_out_of_range_are_reported_with_their_line(tmp_path):
     path = study(tmp_path, kind="VerticalLinear", more="tol = 5.0\n")
     assert "study.toml:9: tol must be a number of at least 1e-08" in silvan("fit", path, ok=False).stderr
     path = study(tmp_path, more='labels = "hidden"\n')

@@ -1,4 +1,4 @@
-"""Studies that ask what columns do: in the study file, in approvals, and in the run folder."""
+"""Studies that explain columns: in the study file, in approvals, and in the run folder."""
 
 import re
 
@@ -13,7 +13,7 @@ from silvan.deploy.studies.trial import try_out
 from silvan.errors import InputError
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Run
-from silvan.study.study_file import read_study
+from silvan.study.study_file import fingerprint_of, read_study
 
 ASKS = '\n[evaluation]\nimportance = true\ndependence = ["age", "ward"]\n'
 
@@ -25,7 +25,7 @@ def written(folder, more=ASKS, **settings):
 
 
 @pytest.mark.parametrize("kind", ["MergedForest", "BOFRF"])
-def test_a_run_has_what_was_asked_for(tmp_path, kind):
+def test_a_run_has_the_requested_parts(tmp_path, kind):
     path = written(tmp_path, kind=kind)
     out = silvan("fit", path, "--output", tmp_path / "run").output
     assert "Columns that matter most" in out
@@ -39,7 +39,7 @@ def test_a_run_has_what_was_asked_for(tmp_path, kind):
 
 
 def test_a_run_by_subgroups(tmp_path):
-    """What is printed fits 80 columns; all figures are there on request."""
+    """The output fits 80 columns; all metrics are available on request."""
     tables = dict(zip(("north", "east"), parts(table(n=240), 2).values(), strict=True))
     path = written(tmp_path, '\n[evaluation]\nby = ["sex"]\n', tables=tables)
     words = ["fit", str(path), "--output", str(tmp_path / "run")]
@@ -58,12 +58,12 @@ def test_a_run_by_subgroups(tmp_path):
     assert {row.site for row in kept.subgroups} == {"north"}
 
 
-def test_a_study_that_does_not_ask_is_what_it_was(tmp_path):
+def test_a_study_without_explanations_is_unchanged(tmp_path):
     plain = read_study(write_study(tmp_path))
     assert "evaluation" not in plain.settings()
     asked = read_study(written(tmp_path))
     assert asked.settings()["evaluation"] == {"importance": True, "dependence": ["age", "ward"]}
-    assert asked.fingerprint("1") != plain.fingerprint("1")
+    assert fingerprint_of(asked, "1") != fingerprint_of(plain, "1")
 
 
 def test_without_a_forest_for_all_sites(tmp_path):
@@ -74,7 +74,7 @@ def test_without_a_forest_for_all_sites(tmp_path):
 
 
 def test_too_few_test_rows(tmp_path):
-    """There is a model and figures all the same."""
+    """The model and the metrics are there anyway."""
     silvan("fit", written(tmp_path, f"{ASKS}\n[policy]\nmin_test = 30\n"), "--output", tmp_path / "run")
     record = Run(tmp_path / "run").read()
     assert record.status == "done"
@@ -91,7 +91,7 @@ def test_too_few_test_rows(tmp_path):
         ('by = "sex"', "a list of columns"),
     ],
 )
-def test_what_cannot_be_meant(tmp_path, lines, why):
+def test_invalid_settings(tmp_path, lines, why):
     with pytest.raises(InputError, match=why):
         read_study(written(tmp_path, f"\n[evaluation]\n{lines}\n"))
 

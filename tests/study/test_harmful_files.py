@@ -1,4 +1,4 @@
-"""Texts and files that are made to harm whoever reads them: they are errors, and cost no more than their length."""
+"""Malicious texts and files: reading them ends in an error, at a cost in proportion to their length."""
 
 import pytest
 
@@ -26,31 +26,31 @@ DEEP = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
         ("x = 1" + "\n" * (1 << 24), "characters are too many"),
     ],
 )
-def test_a_study_that_is_made_to_harm(text, said):
+def test_a_malicious_study(text, said):
     """A site reads a coordinator's text before its owner has approved anything."""
     with pytest.raises(InputError, match=said):
         parse_remote_study(text)
 
 
 def test_lists_of_many_lines():
-    """Each line was read once for every line before it."""
+    """Each line used to be read once for every line before it."""
     text = 'name = "x"\nexclude = [\n' + '  "a column", # ]\n' * 20_000 + ']\nlabel = """\n]"""\ntest = 0.5\n'
     assert key_lines(text) == {("name",): 1, ("exclude",): 2, ("label",): 20_004, ("test",): 20_006}
 
 
-def test_a_record_that_is_nested_deep(tmp_path):
+def test_a_deeply_nested_record(tmp_path):
     (tmp_path / RUN).write_bytes(DEEP)
     with pytest.raises(FormatError, match="damaged, or not of a run"):
         Run(tmp_path).read()
 
 
-def test_an_invitation_that_is_nested_deep(tmp_path):
+def test_a_deeply_nested_invitation(tmp_path):
     (tmp_path / "invite").write_bytes(DEEP)
     with pytest.raises(FormatError, match="not an invitation"):
         Invite.read(tmp_path / "invite")
 
 
-def test_a_ledger_that_is_nested_deep(tmp_path):
+def test_a_deeply_nested_ledger(tmp_path):
     for name in (LEDGER, HEAD):
         (tmp_path / name).write_bytes(DEEP + b"\n")
     assert verify(tmp_path, Key.generate().public).faults == [f"{HEAD} is damaged", "line 1 is damaged"]

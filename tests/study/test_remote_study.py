@@ -35,12 +35,12 @@ def test_every_letter_counts():
         ('sums = "magic"', "sums"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(line, said):
+def test_mistakes_are_reported_with_their_line(line, said):
     with pytest.raises(InputError, match=f"study.toml:1: .*{said}"):
         parse_remote_study(f"{line}\n{GOOD}")
 
 
-def test_a_policy_is_the_sites_own():
+def test_a_study_cannot_set_a_policy():
     with pytest.raises(InputError, match="what a site lets out is the site's own policy"):
         parse_remote_study(GOOD + "[policy]\nmin_leaf = 3\n")
 
@@ -51,7 +51,7 @@ COLUMNS = 'name = "heart"\nsites = ["bank", "shop"]\n[learner]\nkind = "Vertical
 def test_a_study_over_columns():
     study = parse_remote_study(COLUMNS)
     assert study.by_columns
-    assert not study.secret  # the label holder draws rows
+    assert not study.secret  # the label holder samples rows
     assert (study.match, study.names, study.predict) == ("psi", "coded", None)
     assert parse_remote_study('match = "keyed"\nnames = "shown"\n' + COLUMNS).names == "shown"
     assert not parse_remote_study(GOOD).by_columns
@@ -68,7 +68,7 @@ def test_a_study_over_columns():
         ('label_holder = "pub"', "label_holder must be one of sites, got 'pub'"),
     ],
 )
-def test_what_a_study_over_columns_cannot_have(line, said):
+def test_settings_invalid_over_columns(line, said):
     with pytest.raises(InputError, match=f"study.toml:1: .*{said}"):
         parse_remote_study(f"{line}\n{COLUMNS}")
 
@@ -84,7 +84,7 @@ def test_parties_are_sites_and_weights_of_classes_need_names():
         parse_remote_study(GOOD + '[predict]\nstudy = "x"\n')
 
 
-def test_a_prediction_is_a_study_of_its_own():
+def test_a_prediction_is_a_separate_study():
     study = parse_remote_study(COLUMNS)
     first, second = (predicting(study, "0" * 64, number) for number in (1, 2))
     assert len({study.unique_name, first.unique_name, second.unique_name}) == 3
@@ -93,7 +93,7 @@ def test_a_prediction_is_a_study_of_its_own():
 
 
 def test_the_name_does_not_depend_on_the_file(tmp_path):
-    """Sites have the text of a study and not its file: all must call it the same."""
+    """Sites have the text of a study and not its file: all must use the same name for it."""
     path = tmp_path / "heart.toml"
     path.write_text('[learner]\nkind = "HistogramForest"\n')
     assert read_remote_study(path).unique_name == parse_remote_study(path.read_text()).unique_name

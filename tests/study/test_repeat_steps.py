@@ -1,4 +1,4 @@
-"""Studies that judge every row, as the command line runs and shows them."""
+"""Studies that evaluate every row, as the command line runs and shows them."""
 
 import csv
 import html
@@ -30,7 +30,7 @@ def run(tmp_path_factory):
     return folder, shown
 
 
-def test_every_row_is_judged(run):
+def test_every_row_is_evaluated(run):
     folder, shown = run
     record = Run(folder / "run").read()
     assert record.repeats == 2
@@ -43,7 +43,7 @@ def test_every_row_is_judged(run):
     assert (folder / "run" / "report.html").read_text().count("Nadeau and Bengio") == 1
 
 
-def test_figures_are_those_of_compare(run):
+def test_metrics_equal_those_of_compare(run):
     folder, _ = run
     study = read_study(folder / "study.toml")
     fed = make_federation(study)
@@ -54,7 +54,7 @@ def test_figures_are_those_of_compare(run):
     assert [row.gain_high for row in ours] == theirs["gain_high"].to_list()
 
 
-def test_a_site_should_use_what_is_significantly_better(run):
+def test_the_recommendation_needs_significance(run):
     record = Run(run[0] / "run").read()
     for site in summarise_run(run[0] / "run")["sites"]:
         assert site["use"] == ADVICE[site["certainty"]]
@@ -62,7 +62,7 @@ def test_a_site_should_use_what_is_significantly_better(run):
         assert marked == ([site["use"]] if site["use"] in ("federated", "local") else [])
 
 
-def test_judging_again_gives_the_same(run, tmp_path):
+def test_a_second_evaluation_gives_the_same(run, tmp_path):
     folder, _ = run
     silvan("evaluate", folder / "run", "--output", tmp_path / "again.csv")
     assert (tmp_path / "again.csv").read_bytes() == (folder / "run" / "evaluation.csv").read_bytes()
@@ -79,13 +79,13 @@ def test_judging_again_gives_the_same(run, tmp_path):
         ('repeats = 2\nmemory = "1GB"', "repeats needs all rows in memory"),
     ],
 )
-def test_what_repeats_cannot_be(tmp_path, line, said):
+def test_invalid_repeats(tmp_path, line, said):
     with pytest.raises(InputError, match=said):
         read_study(study_with_repeats(tmp_path, line=line))
 
 
-def test_an_interrupted_run_goes_on_with_the_next_split(run, tmp_path, monkeypatch):
-    """Splits that were evaluated are in the journal; what comes out is what an undisturbed run gives."""
+def test_an_interrupted_run_resumes_with_the_next_split(run, tmp_path, monkeypatch):
+    """The journal has the evaluated splits; the result equals that of an uninterrupted run."""
     study = study_with_repeats(tmp_path)
     made, judged = [], compare._evaluate_split
 
@@ -167,14 +167,14 @@ def test_a_report_without_local_models_can_be_made_again(tmp_path):
         ("", "HistogramForest", '[evaluation]\nby = ["x0"]', 12, "leave one of by and split out"),
     ],
 )
-def test_what_does_not_go_with_sites_left_out(tmp_path, more, kind, learner, line, said):
+def test_settings_incompatible_with_leaving_sites_out(tmp_path, more, kind, learner, line, said):
     with pytest.raises(InputError) as error:
         read_study(study_without_each(tmp_path, more, kind, learner))
     assert f"study.toml:{line}" in str(error.value)
     assert said in str(error.value)
 
 
-def test_what_split_cannot_be(tmp_path):
+def test_invalid_values_of_split(tmp_path):
     study = study_without_each(tmp_path)
     study.write_text(study.read_text().replace('"sites"', '"hospitals"', 1))
     with pytest.raises(InputError, match="split must be"):
@@ -229,7 +229,7 @@ def test_dates_with_gaps_are_found_before_anything_runs(tmp_path):
         ("last 20%", 'label = "seen"', "", "which is the label"),
     ],
 )
-def test_what_a_split_by_date_cannot_be(tmp_path, split, more, learner, said):
+def test_invalid_splits_by_date(tmp_path, split, more, learner, said):
     with pytest.raises(InputError) as error:
         read_study(study_by_date(tmp_path, split, more=more, learner=learner))
     assert "study.toml:1" in str(error.value)

@@ -1,4 +1,4 @@
-"""The run sequence of a study: its stages, its messages, and that it depends on the study and the replies alone."""
+"""The run sequence of a study: its stages and messages; it depends only on the study and the replies."""
 
 from itertools import groupby
 
@@ -17,7 +17,7 @@ from silvan.study.study_file import make_federation, read_study
 
 
 class Recorder(Listener):
-    """Notes all that it hears."""
+    """Records all events."""
 
     def __init__(self):
         self.heard, self.kinds = [], []
@@ -36,7 +36,7 @@ class Recorder(Listener):
             self.kinds.append(event.kind)
 
     def sequence(self):
-        """The kinds of messages from the announcement on, each stretch of one kind once."""
+        """The kinds of messages from the announcement on; each run of equal kinds once."""
         return [kind for kind, _ in groupby(self.kinds[self.kinds.index("Announce") :])]
 
 
@@ -77,7 +77,7 @@ def test_a_listener_hears_every_split(tmp_path):
 
 @pytest.mark.parametrize("kind", ["HistogramForest", "MergedForest", "AutoForest"])
 def test_a_trial_and_a_fit_send_the_same_messages(tmp_path, monkeypatch, kind):
-    """In the same order: an owner approves what will be asked."""
+    """In the same order: an owner approves what will be requested."""
     learner = f'sampling = "published"\ntest = 0.3\n[learner]\nkind = "{kind}"\n'
     tried = Recorder()
 
@@ -90,12 +90,12 @@ def test_a_trial_and_a_fit_send_the_same_messages(tmp_path, monkeypatch, kind):
     lines = "".join(f"{key} = {str(value).lower()}\n" for key, value in remote.parameters.items())
     path = write_study(tmp_path, kind=kind)
     path.write_text(path.read_text() + lines)
-    # between machines sites sign at the end what they answered, so that the study can be verified
+    # between machines sites sign their replies at the end, so that the study can be verified
     assert [*run(read_study(path), NotKept())[1].sequence(), "CloseStudy"] == tried.sequence()
 
 
 def test_the_replies_of_a_journal_give_the_same_record_without_a_message(tmp_path):
-    """What is asked follows from the study and the replies: an auditor can run it again."""
+    """All requests follow from the study and the replies: an auditor can run it again."""
     study = rows(tmp_path, kind="AutoForest", more="[evaluation]\nimportance = true\n")
     first, asked = run(study, Run(tmp_path / "run"), tmp_path / "journal.sqlite")
     again, silent = run(study, NotKept(), tmp_path / "journal.sqlite")
@@ -105,7 +105,7 @@ def test_the_replies_of_a_journal_give_the_same_record_without_a_message(tmp_pat
     assert msgspec.structs.replace(again, **same) == msgspec.structs.replace(first, **same)
 
 
-def test_nothing_is_kept_of_a_trial(tmp_path, monkeypatch):
+def test_a_trial_stores_nothing(tmp_path, monkeypatch):
     study = rows(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The study file: what is in it is read, what is wrong with it is said with its line, and all of it is documented."""
+"""The study file: keys are read, mistakes are reported with their line, and everything is documented."""
 
 import importlib.util
 import inspect
@@ -14,7 +14,7 @@ import silvan as sv
 from silvan.learners.parameters import defaults, descriptions
 from silvan.learners.registry import LEARNERS
 from silvan.study.study import EvaluationSettings, Study
-from silvan.study.study_file import make_learner, read_study
+from silvan.study.study_file import fingerprint_of, make_learner, read_study, with_lines
 from silvan.study.toml_lines import key_lines, suggest
 from silvan.util.declared import typed_keys
 
@@ -68,8 +68,8 @@ def test_the_reference_has_every_key():
     assert {key for key in keys if not any(f"`{key}`" in text for key in (key, f'"{key}"', f"[{key}]"))} == set()
 
 
-def test_a_key_stands_in_one_place():
-    """Its type, range, default and documentation are one declaration, and a new one needs no other file."""
+def test_a_key_is_declared_in_one_place():
+    """One declaration has its type, range, default and documentation, and a new key needs no other file."""
     for field in msgspec.structs.fields(Study):
         assert (field.name in typed_keys(Study)) == (field.name not in ("path", "text", "lines", "tables"))
     for key in ("exclude", "approval_days"):
@@ -82,7 +82,7 @@ def test_parameters_are_those_of_the_learner(spec):
     signature = {name: one.default for name, one in inspect.signature(spec.load()).parameters.items()}
     assert signature == defaults(spec.parameters)
     assert set(descriptions(spec.parameters)) == set(signature)
-    # every default can be written in a study file, but for None, which is "none"
+    # every default can be written in a study file; None is written "none"
     for name, hint in typed_keys(spec.parameters).items():
         assert msgspec.convert(signature[name], hint) == signature[name]
 
@@ -161,13 +161,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "said"), WRONG, ids=[said[:50] for _, said in WRONG])
-def test_what_is_wrong_is_said_with_its_line(tmp_path, text, said):
+def test_mistakes_are_reported_with_their_line(tmp_path, text, said):
     with pytest.raises(sv.InputError) as caught:
         read_study(written(tmp_path, text + "\n"))
     assert said in str(caught.value)
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path):
+def test_all_mistakes_are_reported_at_once(tmp_path):
     text = 'labl = "x"\ntest = 2\n[sites]\na = "none.csv"\n[learner]\nmax_depht = 1\n'
     with pytest.raises(sv.InputError) as caught:
         read_study(written(tmp_path, text))
@@ -175,7 +175,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
     assert places == ["1", "2", "4", "6"]
 
 
-def test_ten_mistakes_are_ten_errors(tmp_path):
+def test_every_mistake_is_reported(tmp_path):
     text = """lable = "x"
 seed = 3
 max_depth = 4
@@ -237,13 +237,13 @@ def test_suggestions(word, meant):
     assert suggest(word, typed_keys(Study)) == f"did you mean {meant!r}?"
 
 
-def test_nothing_like_it_is_known():
+def test_unknown_words_without_a_suggestion():
     assert suggest("xyz", ["label", "test"]) == "known are label, test"
 
 
 def test_errors_of_the_learner_point_at_their_line(tmp_path):
     study = read_study(written(tmp_path, '[sites]\na = "a.csv"\n[learner]\n\nn_rows = 3\n'))
-    with pytest.raises(sv.InputError, match=r"s\.toml:5: n_rows is not built"), study.pointing():
+    with pytest.raises(sv.InputError, match=r"s\.toml:5: n_rows is not built"), with_lines(study):
         raise sv.InputError.about("n_rows", "is not built yet; leave it out")
 
 
@@ -275,10 +275,10 @@ def test_lines_of_keys():
 
 def test_the_fingerprint_follows_settings_rows_and_program(tmp_path):
     base = '[sites]\na = "a.csv"\n'
-    same = read_study(written(tmp_path, base)).fingerprint("1")
-    assert read_study(written(tmp_path, f"# a remark\noutput = 'x'\n{base}")).fingerprint("1") == same
-    assert read_study(written(tmp_path, f"test = 0.5\n{base}")).fingerprint("1") != same
+    same = fingerprint_of(read_study(written(tmp_path, base)), "1")
+    assert fingerprint_of(read_study(written(tmp_path, f"# a remark\noutput = 'x'\n{base}")), "1") == same
+    assert fingerprint_of(read_study(written(tmp_path, f"test = 0.5\n{base}")), "1") != same
     study = read_study(written(tmp_path, base))
-    assert study.fingerprint("2") != same
+    assert fingerprint_of(study, "2") != same
     (tmp_path / "a.csv").write_text("x,label\n1,no\n2,no\n")
-    assert study.fingerprint("1") != same
+    assert fingerprint_of(study, "1") != same

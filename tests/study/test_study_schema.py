@@ -1,4 +1,4 @@
-"""A schema in the study file: what columns mean, said before anybody looks at them."""
+"""A schema in the study file: what columns mean, decided before anybody looks at them."""
 
 import pytest
 from helpers.private_study import spent
@@ -20,7 +20,7 @@ label = { classes = ["no", "yes"] }
 
 
 def test_a_private_forest_from_a_file(tmp_path):
-    """With a schema that is said beforehand, an epsilon and a budget at every site."""
+    """With a given schema, an epsilon and a budget at every site."""
     pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     study = write_study(tmp_path, parts(table(n=240), 3))
     text = study.read_text().replace(
@@ -45,7 +45,7 @@ def test_a_private_forest_from_a_file(tmp_path):
         ("label = { classes = [] }", "needs at least one class"),
     ],
 )
-def test_a_schema_that_is_none(tmp_path, schema, said):
+def test_an_invalid_schema(tmp_path, schema, said):
     study = write_study(tmp_path)
     study.write_text(f"{study.read_text()}\n[schema]\n{schema}\n")
     with pytest.raises(InputError, match=said):
@@ -65,7 +65,7 @@ def private_study(folder, evaluation="[evaluation]\nepsilon = 1.0\n", policy="ep
 
 @pytest.fixture
 def federations(monkeypatch):
-    """The federations that studies make, with the books of their sites."""
+    """The federations that studies make, with the records of their sites."""
     made, make = [], local_run.make_federation
 
     def kept(*given, **named):
@@ -76,8 +76,8 @@ def federations(monkeypatch):
     return made
 
 
-def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
-    """Figures over all sites with intervals, what they cost, and no metrics of single sites."""
+def test_a_private_forest_is_evaluated_from_a_file(tmp_path, federations):
+    """Metrics over all sites with intervals, their cost, and no metrics of single sites."""
     pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     study = private_study(tmp_path)
     said = silvan("fit", study, "--output", tmp_path / "run").output
@@ -96,10 +96,10 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
     page = run.file("report.html").read_text()
     assert "from counts with noise for epsilon 1." in page
     assert "single site" in page
-    again = silvan("fit", study, "--output", tmp_path / "run").output  # from the journal: nothing is asked again
+    again = silvan("fit", study, "--output", tmp_path / "run").output  # from the journal: nothing is requested again
     assert "that is 4 of every site's privacy budget" in " ".join(again.split())
     assert run.read().evaluation == [row]
-    # what is passed on has no exact number of rows, nor an exact share of a class
+    # shared files have neither an exact number of rows nor an exact class share
     assert all((site.rows, site.test_rows, site.positives) == (0, 0, None) for site in run.read().sites)
     assert "training rows" not in run.file("report.html").read_text()
     assert spent(federations[1]) == pytest.approx(0.0)
@@ -117,8 +117,8 @@ def test_a_private_forest_is_judged_from_a_file(tmp_path, federations):
         ),
     ],
 )
-def test_what_a_site_will_refuse_is_refused_first(tmp_path, federations, evaluation, policy, said):
-    """Not when the model is evaluated, after all was spent."""
+def test_studies_that_a_site_would_refuse_stop_first(tmp_path, federations, evaluation, policy, said):
+    """Not when the model is evaluated, after everything was spent."""
     result = silvan("fit", private_study(tmp_path, evaluation, policy), ok=False)
     found = " ".join((result.output + result.stderr).split())
     assert result.exit_code
@@ -136,7 +136,7 @@ def test_what_a_site_will_refuse_is_refused_first(tmp_path, federations, evaluat
         ("epsilom = 1.0\n", "unknown key 'epsilom' in"),
     ],
 )
-def test_an_evaluation_that_is_none(tmp_path, evaluation, said):
+def test_an_invalid_evaluation(tmp_path, evaluation, said):
     with pytest.raises(InputError, match=said):
         read_study(private_study(tmp_path, f"[evaluation]\n{evaluation}"))
 

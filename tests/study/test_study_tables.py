@@ -7,7 +7,7 @@ from helpers.studies import table
 
 from silvan.data.readers.query import Query
 from silvan.errors import InputError
-from silvan.study.study_file import make_federation, read_study
+from silvan.study.study_file import fingerprint_of, make_federation, read_study
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ d = "postgresql://reader@db.example/records?table=visits"
     fed = make_federation(study)
     assert fed.rows["b"] == fed.rows["c"] == 80 > fed.rows["a"]
     assert fed.limited
-    before = study.fingerprint("1")
+    before = fingerprint_of(study, "1")
     other = read_study(write(folder, 'memory = "2MB"\n[sites]\nb = "b.csv"\nc = "sqlite:///a.db?table=visits"\n'))
-    assert len({before, other.fingerprint("1"), other.fingerprint("2")}) == 3
+    assert len({before, fingerprint_of(other, "1"), fingerprint_of(other, "2")}) == 3
 
 
 def test_one_table_of_all_sites(folder):
@@ -57,7 +57,7 @@ def test_one_table_of_all_sites(folder):
     assert sorted(fed.sites) == ["f", "m"]
 
 
-def test_all_that_is_wrong_is_said_at_once(folder):
+def test_all_mistakes_are_reported_at_once(folder):
     text = """memory = "lots"
 query = "select 1"
 [sites]

@@ -1,4 +1,4 @@
-"""Columns in other units at some sites are asked about, and columns of other people are not."""
+"""Asks about columns in other units at some sites, but not about columns of other populations."""
 
 import numpy as np
 import polars as pl
@@ -39,7 +39,7 @@ def in_other_units(tables, site, column, convert):
     ("frame", "site", "label"),
     [(sv.datasets.heart_disease, "hospital", "disease"), (sv.datasets.income, "employer", "above_50k")],
 )
-def test_sites_of_other_people_are_not_asked_about_units(frame, site, label):
+def test_other_populations_raise_no_question_about_units(frame, site, label):
     tables = by(frame(), site)
     assert about_units(tables, label) == []
     found = [line for line in asked(tables, label) if "one value only" not in line]
@@ -47,8 +47,8 @@ def test_sites_of_other_people_are_not_asked_about_units(frame, site, label):
     assert [line.startswith(limit) for line in found] == [True] * (label == "above_50k")
 
 
-def test_uneven_shares_of_a_class_are_no_other_units_and_no_leak():
-    """Malignant tumours are larger by up to 2.5 times, and some measurement ranks a small clinic's rows by chance."""
+def test_uneven_class_shares_raise_no_question():
+    """Malignant tumours are up to 2.5 times larger, and some measurement separates a small clinic's rows by chance."""
     data = load_breast_cancer(as_frame=True)
     frame = pl.DataFrame(data.data).with_columns(label=pl.Series(1 - data.target.to_numpy()))
     for n in (2, 5, 8):
@@ -82,7 +82,7 @@ def test_wide_and_odd_columns(draw):
         assert about_units(tables) == []
 
 
-# -- true mistakes
+# -- real mistakes
 
 FACTORS = {
     2.54: " 2.54 (centimetres and inches)",
@@ -99,7 +99,7 @@ FACTORS = {
 
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize("sites", [2, 3, 8])
-def test_factors_between_units_are_found(factor, sites):
+def test_factors_between_units_are_detected(factor, sites):
     rng = np.random.default_rng(sites)
     tables = {
         f"s{k}": pl.DataFrame({"x": rng.lognormal(4.2 + 0.05 * (k % 3), 0.18, 80), "label": [0, 1] * 40})
@@ -125,14 +125,14 @@ def test_factors_between_units_are_found(factor, sites):
         ("Cleveland", "thalach", 1 / 60.0),
     ],
 )
-def test_mistakes_at_one_of_four_hospitals_are_found(site, column, factor):
+def test_mistakes_at_one_of_four_hospitals_are_detected(site, column, factor):
     tables = by(sv.datasets.heart_disease(), "hospital")
     lines = about_units(in_other_units(tables, site, column, lambda x: x * factor), "disease")
     assert [line.split(":")[0] for line in lines] == [column]
     assert f" at {site}" in lines[0]
 
 
-def test_amounts_in_thousands_are_found_among_zeros():
+def test_amounts_in_thousands_are_detected_among_zeros():
     tables = in_other_units(by(sv.datasets.income(), "employer"), "Private", "capital_gain", lambda x: x / 1000)
     [line] = about_units(tables, "above_50k")
     assert line.startswith("capital_gain: values are around ")
@@ -148,7 +148,7 @@ def test_degrees(name, mean, spread):
     assert "at b, as degrees Celsius and Fahrenheit are; are the units the same?" in line
 
 
-def test_three_units_and_two_camps():
+def test_three_units_and_two_groups():
     rng = np.random.default_rng(0)
     tables = {f"s{k}": pl.DataFrame({"height": rng.normal(1.7, 0.1, 60), "label": [0, 1] * 30}) for k in range(6)}
     for sites, factor in ((("s1", "s2"), 100.0), (("s4",), 1000.0)):
@@ -164,7 +164,7 @@ def test_three_units_and_two_camps():
 # -- identifiers and leakage
 
 
-def test_what_is_unique_by_chance_at_a_small_site_is_no_identifier():
+def test_chance_uniqueness_is_not_an_identifier():
     rng = np.random.default_rng(0)
     tables = {
         f"s{n}": pl.DataFrame({"days": rng.integers(0, 4000, n), "patient": range(n), "label": [0, 1] * (n // 2)})
@@ -175,8 +175,8 @@ def test_what_is_unique_by_chance_at_a_small_site_is_no_identifier():
 
 
 @pytest.mark.parametrize(("others", "suspected"), [(0.0, True), (1.0, True), (2.2, False), (9.0, True)])
-def test_a_column_that_knows_the_label_at_one_site(others, suspected):
-    """Where others have it as a good measurement it may be one that does very well by chance."""
+def test_a_column_that_reveals_the_label_at_one_site(others, suspected):
+    """If it is a good measurement elsewhere, it may do very well here by chance."""
     rng = np.random.default_rng(0)
     truth = np.arange(200) % 2
     tables = {s: pl.DataFrame({"x": rng.normal(0, 1, 200) + others * truth, "label": truth}) for s in "bcd"}

@@ -1,4 +1,4 @@
-"""Verification of studies: honest ones pass, whatever they are made of, and each deviation is found and named."""
+"""Verification of studies: honest ones pass, of any kind, and each deviation is found and named."""
 
 import shutil
 
@@ -70,7 +70,7 @@ def honest(tmp_path_factory):
 
 
 def test_a_single_count_is_named(tmp_path):
-    """The coordinator goes on with a count that is one more: its journal fits to all that it asked."""
+    """The coordinator continues with a count increased by one: its journal is consistent with its requests."""
     fed = make_federation(HONEST["trusted"], tmp_path)
     honest_total, kind = fed.sums.total, "GrowLevel"
 
@@ -87,7 +87,7 @@ def test_a_single_count_is_named(tmp_path):
 
 
 def test_a_swapped_split_is_named(tmp_path, monkeypatch):
-    """The coordinator splits a node otherwise than the sums say."""
+    """The coordinator splits a node differently from what the sums say."""
     honest_choice = histogram_forest.choose_level
 
     def choose(*given, **named):
@@ -121,7 +121,7 @@ def test_another_cut_point_is_named(tmp_path, monkeypatch):
 
 
 def test_another_version_is_no_attack(honest, monkeypatch):
-    """Versions are compared first, and nothing else is said."""
+    """Versions are compared first, and nothing else is reported."""
     monkeypatch.setattr(verify, "version", lambda name: "99.0")
     found = verify_study(honest)
     assert (found.passed, found.deviations) == (False, [])
@@ -130,14 +130,14 @@ def test_another_version_is_no_attack(honest, monkeypatch):
 
 
 def test_a_statement_by_another_key(honest):
-    """Whoever made the run folder wrote its roster: an auditor who has keys of its own takes those."""
+    """The author of a run folder wrote its roster: an auditor with independent keys uses those."""
     roster = Roster.load(honest / "roster.json")
     other = Roster(roster.coordinator, {**roster.sites, "site 1": Key.generate().public}, roster.seals)
     found = verify_study(honest, other)
     assert "the statement of site 'site 1' is not signed by it, or was changed" in found.deviations
 
 
-def test_a_study_that_was_not_closed(tmp_path, monkeypatch):
+def test_an_unclosed_study(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("silvan.study.steps.close", lambda *given: None)
         carry_out(HONEST["trusted"], tmp_path)
@@ -145,7 +145,7 @@ def test_a_study_that_was_not_closed(tmp_path, monkeypatch):
 
 
 def test_a_site_that_was_left_out_from_the_beginning_is_named(tmp_path):
-    """No sum tells: sites of merged trees are asked one by one."""
+    """No sum reveals it: sites are asked one by one for merged trees."""
     study = parse_remote_study(f'auditor = "Ada"\nexclude = ["sex"]\n[learner]\n{MERGED}\nrefit_leaves = false\n')
     fed = make_federation(study, tmp_path, exclude=["sex"])
     DURING["a site that is never named"](fed, np.random.default_rng(0))
@@ -202,11 +202,11 @@ def test_random_deviations_are_found(tmp_path, kind):
     pytest.fail("nothing was changed")
 
 
-# -- what is at hand
+# -- what is available
 
 
-def test_a_coordinator_that_was_killed(tmp_path):
-    """It goes on from its journal, and the statements fit."""
+def test_a_killed_coordinator(tmp_path):
+    """It resumes from its journal, and the statements agree."""
     study, stopped = HONEST["masked"], []
     fed = make_federation(study, tmp_path)
     honest_deliver = fed.transport.deliver
@@ -232,7 +232,7 @@ def test_without_a_journal_nothing_can_be_verified(tmp_path, honest):
         verify_study(tmp_path)
 
 
-def test_statements_hold_digests_and_no_answers(honest):
+def test_statements_contain_digests_but_no_replies(honest):
     journal = Journal(honest / JOURNAL)
     (body,) = journal.of_kind("Statement")["site 0"]
     statement = wire.decode(body, verify.Statement)
@@ -246,7 +246,7 @@ SUMMED = ("CountCategories", "CountGrid", "CountFine", "GrowLevel", "CountByScor
 
 
 def test_the_command(tmp_path):
-    """It says what was compared and what deviates, writes the result down, and its status is 1 for a deviation."""
+    """It reports comparisons and deviations, writes the result to a file, and exits with 1 for a deviation."""
     carry_out(HONEST["trusted"], tmp_path)
     done = CliRunner().invoke(app, ["verify", str(tmp_path), "--roster", str(tmp_path / "roster.json")])
     assert (done.exit_code, done.output.splitlines()) == (

@@ -1,4 +1,4 @@
-"""Keyed draws: the hash is SipHash-2-4, draws are fair, and key, tree, row and path alone decide them."""
+"""Keyed sampling: the hash is SipHash-2-4, samples are fair, and depend only on key, tree, row and path."""
 
 import math
 import struct
@@ -72,7 +72,7 @@ def features_drawn(seed, attempt, feature_order, size):
 
 
 def fair(counts, expected):
-    """Chi-square, at a level that one fair draw in ten thousand fails; all random choices here are fixed by keys."""
+    """Chi-square, at a level that one fair sample in ten thousand fails; all random choices here are fixed by keys."""
     freedom = len(counts) - 1
     statistic = sum((c - expected) ** 2 / expected for c in counts)
     return statistic < freedom + 4 * math.sqrt(2 * freedom) + 6
@@ -106,21 +106,21 @@ def test_keys_differ_by_seed_and_purpose():
 
 @pytest.mark.parametrize("first", [0, 1, 3, 4, 7])
 @pytest.mark.parametrize("n_trees", [1, 2, 5, 8])
-def test_rows_do_not_depend_on_the_trees_asked_together(first, n_trees):
+def test_samples_do_not_depend_on_the_batch_of_trees(first, n_trees):
     keys = np.arange(50, dtype=np.uint64)
     together = rows_of_trees(KEY, keys, 0, 15, True)
     np.testing.assert_array_equal(rows_of_trees(KEY, keys, first, n_trees, True), together[first : first + n_trees])
 
 
-def test_rows_do_not_depend_on_the_rows_beside_them():
+def test_samples_do_not_depend_on_other_rows():
     keys = np.random.default_rng(0).integers(0, 2**64, 100, np.uint64)
     np.testing.assert_array_equal(
         rows_of_trees(KEY, keys[::-3], 0, 9, True), rows_of_trees(KEY, keys, 0, 9, True)[:, ::-3]
     )
 
 
-def test_rows_by_hand():
-    """Four trees share a hash, sixteen bits each, tagged as a draw of rows."""
+def test_samples_computed_by_hand():
+    """Four trees share a hash, sixteen bits each, with a tag for row sampling."""
     keys = u64(0, 1, 99, MASK)
     key = KEY.astype("<u8").tobytes()
     for tree in range(10):
@@ -130,8 +130,8 @@ def test_rows_by_hand():
         assert rows_of_trees(KEY, keys, tree, 1, True)[0].tolist() == expected
 
 
-def test_the_share_of_rows_is_exact():
-    """Rows whose sixteen bits are the last to be drawn and the first not to be."""
+def test_the_sampled_share_is_exact():
+    """Rows whose sixteen bits are the last to be sampled and the first not to be."""
     limit = round(2**16 * (1 - 1 / math.e))
     message = np.uint64(1 << 56)
     found = {}
@@ -143,7 +143,7 @@ def test_the_share_of_rows_is_exact():
     assert drawn.tolist() == [[True, False]]
 
 
-def test_rows_are_drawn_like_coin_tosses():
+def test_rows_are_sampled_independently():
     n, share = 20_000, 1 - 1 / math.e
     drawn = rows_of_trees(KEY, np.arange(n, dtype=np.uint64), 0, 24, True)
     assert np.abs(drawn.mean(axis=1) - share).max() < 4.5 * math.sqrt(share * (1 - share) / n)
@@ -164,8 +164,8 @@ def test_listed_rows(seed, n_trees, n_rows):
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.999])
-def test_draws_of_two_shares_are_independent(share):
-    """A row is in a tree with probability 1 - exp(-share), whatever trees of another share drew."""
+def test_samples_of_two_shares_are_independent(share):
+    """A tree samples a row with probability 1 - exp(-share), whatever trees with another share sampled."""
     keys = np.arange(20_000, dtype=np.uint64)
     drawn, others = rows_of_trees(KEY, keys, 0, 8, share), rows_of_trees(KEY, keys, 0, 8, share + 0.0005)
     expected = 1 - math.exp(-share)
@@ -191,7 +191,7 @@ def test_without_bootstrap_all_rows():
 
 
 @given(words, st.integers(1, 40), st.integers(1, 45))
-def test_handfuls_share_out_the_deck(seed, n_features, size):
+def test_the_samples_of_a_node_partition_the_columns(seed, n_features, size):
     feature_order = make_feature_order(n_features)
     draws = []
     for attempt in range(50):
@@ -206,7 +206,7 @@ def test_handfuls_share_out_the_deck(seed, n_features, size):
 
 
 @given(words, st.integers(1, 30), st.integers(1, 6), st.integers(0, 4))
-def test_a_handful_depends_on_the_seed_alone(seed, n_features, size, attempt):
+def test_sampled_columns_depend_on_the_seed_only(seed, n_features, size, attempt):
     used = make_feature_order(n_features)
     features_drawn(seed ^ 12345, 0, used, size)
     features_drawn(seed, attempt + 1, used, size)
@@ -216,7 +216,7 @@ def test_a_handful_depends_on_the_seed_alone(seed, n_features, size, attempt):
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
-def test_handfuls_are_uniform(attempt):
+def test_sampled_columns_are_uniform(attempt):
     seeds = root_seeds(make_key(0, "features"), np.arange(21_000))
     feature_order = make_feature_order(7)
     drawn = Counter(tuple(features_drawn(seed, attempt, feature_order, 3)) for seed in seeds)
@@ -225,7 +225,7 @@ def test_handfuls_are_uniform(attempt):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_child_draws_independently_of_its_parent(side):
+def test_a_child_samples_independently_of_its_parent(side):
     seeds = root_seeds(make_key(0, "features"), np.arange(16_000))
     feature_order = make_feature_order(8)
     pairs = Counter(
@@ -250,7 +250,7 @@ def test_a_nodes_seed_depends_on_its_path():
     seen = set(level.tolist())
     for _ in range(9):
         below = child_seeds(level)
-        np.testing.assert_array_equal(child_seeds(level[::-1]), below[::-1])  # whatever else is asked
+        np.testing.assert_array_equal(child_seeds(level[::-1]), below[::-1])  # whatever else is requested
         level = below.reshape(-1)
         seen |= set(level.tolist())
     assert len(seen) == 5 * (2**10 - 1)

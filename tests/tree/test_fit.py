@@ -1,4 +1,4 @@
-"""From a table to a forest: the same wherever it is grown, every limit kept, and leaves that are right."""
+"""From a table to a forest: the same wherever it is grown, within every limit, and with correct leaves."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def leaf_of(forest, tree, x):
 
 
 def rows_by_leaf(forest, X, bootstrap=True, seed=0):
-    """Yield the training rows of every leaf, tree by tree."""
+    """Yields the training rows of every leaf, tree by tree."""
     drawn = rows_of_trees(keys(seed)[0], np.arange(len(X), dtype=np.uint64), 0, len(forest), bootstrap)
     for tree in range(len(forest)):
         rows = np.flatnonzero(drawn[tree])
@@ -67,7 +67,7 @@ def test_threads_do_not_matter(n_classes):
     settings = Settings(n_estimators=30, criterion="gini" if n_classes else "squared_error")
     forests = [fit_random(settings=settings, shape={"n_classes": n_classes}, n_jobs=n)[0] for n in (1, 2, 5)]
     assert len({forest.hash for forest in forests}) == 1
-    assert len({forest.gain.tobytes() for forest in forests}) == 1  # importances too, to the last bit
+    assert len({forest.gain.tobytes() for forest in forests}) == 1  # importances too, bit for bit
 
 
 def test_batches_do_not_matter(monkeypatch):
@@ -171,12 +171,12 @@ def test_constant_columns_do_not_end_a_branch():
     assert set(model.forest_.feature) == {-1, 150}
 
 
-def test_columns_that_leave_too_few_rows_end_a_branch():
+def test_columns_with_too_few_rows_per_side_end_a_branch():
     X = np.zeros((40, 2))
     X[0, 0], X[:, 1] = 1.0, np.arange(40) % 2
     model = ForestClassifier(20, max_features=1, bootstrap=False).fit(X, np.arange(40) % 2)
     used = np.split(model.forest_.feature, model.forest_.offsets[1:-1])
-    assert {tuple(tree) for tree in used} == {(-1,), (1, -1, -1)}  # those that drew the first column have no split
+    assert {tuple(tree) for tree in used} == {(-1,), (1, -1, -1)}  # those that sampled the first column have no split
 
 
 @pytest.mark.parametrize(("max_features", "n_sampled"), [("sqrt", 2), (1, 1), (0.5, 3), (None, 6), ("log2", 2)])
@@ -208,16 +208,16 @@ def test_a_weight_of_two_is_two_rows(model):
     weight = np.arange(20) % 4
     repeated = np.repeat(np.arange(20), weight)
     one, other = model.fit(X, y, weight).forest_, model.fit(X[repeated], y[repeated]).forest_
-    # where nobody is missing, missing values follow more rows, and rows are what differs here
+    # without missing values, these follow the larger side, and here rows differ
     for name in ("offsets", "feature", "threshold"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     np.testing.assert_allclose(one.value, other.value, rtol=1e-9, atol=1e-9)
 
 
-# -- what comes out
+# -- the result
 
 
-def test_importances_find_the_columns_that_matter():
+def test_importances_find_the_important_columns():
     informative = ForestClassifier(50, random_state=1).fit(NUMBERS, CLASSES).forest_.importances()
     assert sum(informative.values()) == pytest.approx(1)
     assert min(informative[f"x{i}"] for i in range(3)) > 2 * max(informative[f"x{i}"] for i in range(3, 6))
@@ -238,7 +238,7 @@ def test_leaf_means(unit):
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("bootstrap", [True, False])
 def test_tiny_tables(n, bootstrap):
-    """Many trees draw no row at all; they must not count."""
+    """Many trees sample no row at all; they must not count."""
     X, y = np.arange(n)[:, None], np.arange(n)
     model = ForestClassifier(50, bootstrap=bootstrap, min_samples_leaf=1).fit(X, y)
     drawn = rows_of_trees(keys()[0], np.arange(n, dtype=np.uint64), 0, 50, bootstrap)

@@ -1,4 +1,4 @@
-"""The grower: against a recursive twin, whoever holds the rows, however many rounds it takes."""
+"""The grower: compared with a recursive version, for any distribution of rows and number of rounds."""
 
 import math
 from dataclasses import replace
@@ -36,7 +36,7 @@ N_TREES = 3
 
 @pytest.fixture(params=["sorted", "streamed"], scope="module", autouse=True)
 def way(request):
-    """Let every test here run both ways of counting: nodes' rows gathered, and rows walked along."""
+    """Runs every test here with both ways of counting: rows gathered by node, and in one walk along the rows."""
     before = rows_module.SMALL_TABLE
     rows_module.SMALL_TABLE = -1 if request.param == "streamed" else before
     yield
@@ -45,7 +45,7 @@ def way(request):
 
 @st.composite
 def plots(draw):
-    """A table, how its trees grow, and what makes a split good."""
+    """A table, the parameters of its trees, and the split criterion."""
     n_classes = draw(st.sampled_from([0, 2, 2, 3]))
     shape = {
         "seed": draw(st.integers(0, 2**32)),
@@ -79,11 +79,11 @@ def forest_hash(grown, table, target, schema):
     return assemble([(grown, table.bins.cut(grown.feature, grown.bin))], schema, target.measure).hash
 
 
-# -- the twin
+# -- the naive version
 
 
 def naive_tree(table, plan, rule, rows, seed, offset, depth=0, barren=False):
-    """Grow one node and what is below it: its statistics, and its split and children if it has any."""
+    """Grows one node and its subtree: its statistics, and its split and children if it has any."""
     bins = table.bins
     hists = [
         fill_naive(table.codes, table.target, rows, f, bins.in_histograms, offset, table.n_stats)
@@ -112,7 +112,7 @@ def naive_tree(table, plan, rule, rows, seed, offset, depth=0, barren=False):
     if gains_nothing and barren:
         return (stats,)
     splits = Splits.empty(1, table.n_stats)
-    # the highest code in the bin; all codes where the others are on the other side as missing ones
+    # the highest code in the bin; all codes if the other side has only missing values
     together = 2 ** int(bins.shift[f])
     last = min((found.bin + 1) * together - 1 - offset % together, int(bins.last[f])) * (not bins.categorical[f])
     splits.feature[0], splits.bin[0], splits.missing_left[0] = f, last, found.missing_left
@@ -127,7 +127,7 @@ def naive_tree(table, plan, rule, rows, seed, offset, depth=0, barren=False):
 
 
 def as_nested(grown, node):
-    """Write what was grown the way the twin does."""
+    """Converts the result to the naive version's form."""
     stats = grown.stats[node].tolist()
     made = np.flatnonzero(grown.node == node)
     if not len(made) or (grown.kept is not None and not grown.kept[made[0]]):
@@ -151,7 +151,7 @@ def test_trees_node_by_node(plot):
         assert as_nested(grown, t) == expected
 
 
-# -- who holds the rows, and in how many rounds
+# -- where rows are, and in how many rounds
 
 
 @examples(60)
@@ -170,12 +170,12 @@ def test_several_sites_grow_the_same_forest(plot, n_sites, max_rounds):
         np.testing.assert_array_equal(getattr(apart, name), getattr(together, name), err_msg=name)
     assert [as_nested(apart, t) for t in range(N_TREES)] == [as_nested(together, t) for t in range(N_TREES)]
     assert sites.asked == apart.rounds
-    if (apart.stats[:N_TREES, : target.measure.lead or None] > 0).any():  # some tree drew a row
+    if (apart.stats[:N_TREES, : target.measure.lead or None] > 0).any():  # some tree sampled a row
         assert forest_hash(apart, table, target, schema) == forest_hash(together, table, target, schema)
 
 
 @given(plots())
-def test_handfuls_may_be_drawn_in_one_round_or_in_many(plot):
+def test_columns_may_be_sampled_in_one_round_or_in_many(plot):
     table, plan, rule, target, schema = plot
     at_once = grow_here(table, replace(plan, tries=plan.n_draws), rule)
     in_turn = grow_here(table, replace(plan, tries=1), rule)
@@ -185,7 +185,7 @@ def test_handfuls_may_be_drawn_in_one_round_or_in_many(plot):
 
 
 @given(plots())
-def test_trees_grow_alone_as_they_grow_together(plot):
+def test_trees_grow_independently_of_each_other(plot):
     table, plan, rule, *_ = plot
     plan = replace(plan, tries=plan.n_draws)
     together = grow_here(table, plan, rule)
@@ -198,7 +198,7 @@ def test_trees_grow_alone_as_they_grow_together(plot):
 
 
 @pytest.mark.parametrize("max_depth", [1, 2, 4])
-def test_a_level_is_a_round(max_depth):
+def test_one_round_per_tree_level(max_depth):
     table, target, _ = binned(0, n_rows=300, missing=0.0)
     plan = Plan(5, 5, max_depth)
     grown = grow_here(table, plan, Rule(GINI, 0, 2, 1, 0, np.array(target.measure.class_weight)))
@@ -209,7 +209,7 @@ def test_a_level_is_a_round(max_depth):
 @pytest.mark.parametrize("max_rounds", [1, 2, 3])
 def test_rounds_are_limited(max_rounds):
     table, target, _ = binned(0, n_rows=300, n_features=9)
-    table.codes[:, ::2] = 1  # half of the handfuls offer nothing and cost a round
+    table.codes[:, ::2] = 1  # half of the sampled columns offer no split and cost a round
     plan = Plan(9, 1, max_rounds=max_rounds)
     grown = grow_here(table, plan, Rule(GINI, 0, 2, 1, 0, np.array(target.measure.class_weight)))
     assert grown.rounds == max_rounds
@@ -217,7 +217,7 @@ def test_rounds_are_limited(max_rounds):
 
 
 @given(plots())
-def test_books_agree(plot):
+def test_statistics_agree(plot):
     table, plan, rule, *_ = plot
     grown = grow_here(table, plan, rule)
     children = N_TREES + 2 * np.arange(len(grown.node))

@@ -1,4 +1,4 @@
-"""Histograms: the kernels against NumPy, the fused search against sums, parts against the whole."""
+"""Histograms: kernels compared with NumPy, the fused search with sums, parts with the whole."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def begin(table, n_trees=3):
 
 
 def assert_same(one, other):
-    """But for splits without gain, which are spared where all rows are alike."""
+    """Except for splits without gain, which are omitted where all rows are alike."""
     for splits in (one, other):
         splits.feature[splits.gain <= 0] = -1
     found = one.feature >= 0
@@ -142,8 +142,8 @@ def test_total_of_a_node_without_a_split():
 
 
 @pytest.mark.parametrize("n_classes", [0, 2])
-def test_a_node_draws_until_it_finds_a_split(n_classes):
-    """Constant columns offer none; with enough tries the one that varies is found whatever its place."""
+def test_a_node_samples_until_it_finds_a_split(n_classes):
+    """Constant columns offer none; with enough tries the one that varies is found, whatever its position."""
     table, target, _ = binned(0, n_rows=40, n_features=9, n_classes=n_classes)
     table.codes[:] = 1
     table.codes[:, 7] += (np.arange(40) % 2).astype(np.uint8)

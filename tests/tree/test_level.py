@@ -1,4 +1,4 @@
-"""The best split among listed features: what all features' best is, party by party."""
+"""The best split among listed features equals the best of all features, party by party."""
 
 import numpy as np
 import pytest
@@ -70,8 +70,8 @@ def test_the_best_of_parties_is_the_best_of_all(n_classes, seed):
 @pytest.mark.parametrize("weights", [(1, 1), (3, 5)])
 @pytest.mark.parametrize("min_leaf", [1, 9])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_quick_way_for_two_classes_finds_what_the_general_way_finds(seed, min_leaf, weights):
-    """Classes that weigh 2^20 times as much have other sums, beyond what the quick way does, and the same splits."""
+def test_the_fast_path_for_two_classes_equals_the_general_one(seed, min_leaf, weights):
+    """Class weights of 2^20 give sums beyond the fast path, and the same splits."""
     rng = np.random.default_rng(seed)
     n_bins, n_nodes = 40, 12
     bins = make_bins(Schema.of([Feature(f"x{f}") for f in range(3)]), 3 * [np.arange(n_bins - 2, dtype=np.float32)])

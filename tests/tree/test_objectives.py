@@ -1,4 +1,4 @@
-"""Targets as integers: what fits is kept, what does not is scaled, and sums stay exact."""
+"""Targets as integers: small ones are kept, others are scaled, and sums stay exact."""
 
 import math
 
@@ -91,7 +91,7 @@ def test_shares_of_classes():
 
 @pytest.mark.parametrize("codes", [[-1, 0], [0, 3], [0, 65536]])
 def test_codes_of_no_class(codes):
-    """A code beyond the last would be a write outside the histogram."""
+    """A code beyond the last would write outside the histogram."""
     with pytest.raises(InputError, match="between 0 and 2"):
         class_target(np.array(codes), 3)
 

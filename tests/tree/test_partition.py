@@ -1,4 +1,4 @@
-"""Applying splits: the kernel against masks, and rows are neither lost nor shuffled."""
+"""Applying splits: the kernel compared with masks, and rows are neither lost nor reordered."""
 
 import numpy as np
 from helpers.naive_kernels import partition_naive
@@ -39,7 +39,7 @@ def test_partition(case):
     spare = np.empty(int((stops - starts).max()) + 1, np.uint32)
     found = partition(codes, order, starts, stops, splits, categorical, which, spare)
     np.testing.assert_array_equal(found, middles)
-    np.testing.assert_array_equal(order, expected)  # the order within a side is kept, other nodes are untouched
+    np.testing.assert_array_equal(order, expected)  # the order within a side is kept, other nodes are unchanged
 
 
 def test_where_rows_go():

@@ -1,4 +1,4 @@
-"""Partitions as bits: the kernels against masks, rows are neither lost nor shuffled, and bits are counted."""
+"""Partitions as bits: the kernels compared with masks, rows are neither lost nor reordered, and bits are counted."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_rows_go_where_the_bits_say(seed, n_trees, n_features, n_codes, threads)
 
 @pytest.mark.parametrize("bootstrap", [True, False])
 @pytest.mark.parametrize("n_trees", [1, 3, 4, 11])
-def test_draws_are_those_of_every_other_forest(bootstrap, n_trees):
+def test_samples_equal_those_of_other_forests(bootstrap, n_trees):
     binned = table(np.random.default_rng(0), 40, 2)
     key = make_key(3, "rows")
     drawn = rows_of_trees(key, binned.row_keys, 0, n_trees, bootstrap)
@@ -114,7 +114,7 @@ def test_bits_are_counted():
     assert not is_bit_per_row(bits | np.array([0, 0, 0, 0b10], np.uint8), sizes)
 
 
-def test_stretches_are_put_in_order():
+def test_segments_are_ordered():
     out = np.zeros(6, np.uint8)
     spread(np.array([1, 2, 3], np.uint8), np.array([1, 2]), np.array([4, 0]), out)
     spread(np.array([7, 8, 9], np.uint8), np.array([0, 2, 1]), np.array([3, 2, 5]), out)

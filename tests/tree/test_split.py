@@ -1,4 +1,4 @@
-"""The split search: kernels against a twin that tries everything; rules for ties and missing values."""
+"""The split search: kernels compared with an exhaustive search; rules for ties and missing values."""
 
 from inspect import unwrap
 from itertools import chain, combinations, permutations
@@ -28,7 +28,7 @@ def make_rule(criterion=GINI, lead=0, min_split=2, min_leaf=1, min_mass=0, class
 
 
 def choose(hists, rule, categorical, ties=TIES):
-    """Run the kernel on one node that draws every feature."""
+    """Runs the kernel on one node that samples every feature."""
     features = [
         Feature(f"x{f}", "categorical", categories=tuple(map(str, range(len(h) - 1)))[:254], other=len(h) == 256)
         if categorical[f]
@@ -48,7 +48,7 @@ def left_set(splits):
 
 
 def chosen(hist, rule, categorical, ties=TIES):
-    """What the kernel makes of one feature, as the twin would say it; the value undone from the decrease."""
+    """The kernel's result for one feature in the naive version's terms; the value follows from the decrease."""
     splits = choose([hist], rule, [categorical], ties)
     if splits.feature[0] < 0:
         return None
@@ -105,7 +105,7 @@ def test_best_split_of_a_feature(case):
 
 @given(cases(), st.sampled_from([-1, 0, 1]), st.floats(-2, 2), st.floats(-2, 2))
 def test_best_monotonic_split_of_a_feature(case, sign, low, high):
-    """Sides in the right order and within the node's bounds; the best of what is left."""
+    """Sides in the right order and within the node's bounds; the best of the remaining splits."""
     hist, rule, categorical = case
     if is_closed(hist.sum(axis=0), rule) or len(rule.class_weight) > 2:
         return
@@ -115,7 +115,7 @@ def test_best_monotonic_split_of_a_feature(case, sign, low, high):
 
 
 @given(st.lists(cases(), min_size=1, max_size=3), st.randoms(use_true_random=False))
-def test_of_equal_features_one_wins_by_a_draw(drawn, random):
+def test_ties_between_features_are_random(drawn, random):
     hist, rule, categorical = drawn[0]
     # other features see the same rows, so their statistics are the first one's, in other bins
     hists = [hist]
@@ -150,7 +150,7 @@ def test_relabelling_classes_changes_no_bit(case):
         np.testing.assert_array_equal(after.left, before.left[:, columns])
 
 
-def test_relabelling_with_masses_that_are_large():
+def test_relabelling_with_large_masses():
     rng = np.random.default_rng(0)
     for criterion in (GINI, ENTROPY):
         for _ in range(50):
@@ -166,7 +166,7 @@ def test_relabelling_with_masses_that_are_large():
 
 
 @given(cases())
-def test_no_subset_beats_the_sets_by_mean(case):
+def test_no_subset_beats_sets_ordered_by_mean(case):
     """Fisher 1958: for two classes or a number, only sets of the lowest means can be best."""
     hist, rule, _ = case
     if rule.criterion != SQUARED_ERROR and hist.shape[1] - rule.lead != 2:
@@ -183,7 +183,7 @@ def test_no_subset_beats_the_sets_by_mean(case):
     values = [value for value in values if value is not None]
     if best is not None:
         assert best.value == pytest.approx(max(values), rel=1e-12, abs=1e-5)
-    elif values:  # all means are equal, so no set is any good
+    elif values:  # all means are equal, so no set helps
         assert max(values) == pytest.approx(gain(total, total, rule), rel=1e-12, abs=1e-5)
 
 
@@ -213,8 +213,8 @@ def test_unseen_categories_follow_missing_values():
 
 @pytest.mark.parametrize("categorical", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_values_can_be_told_from_missing_ones(categorical, n_classes):
-    """Missing values may say more than all others: informative missingness, for every kind of feature."""
+def test_missing_values_can_be_separated_from_all_others(categorical, n_classes):
+    """Missing values may be the most informative, for every kind of feature."""
     hist = np.zeros((6, n_classes), np.int64)
     hist[0, 0] = 30
     hist[1:4, 1:] = 10
@@ -222,7 +222,7 @@ def test_values_can_be_told_from_missing_ones(categorical, n_classes):
     assert splits.left[0].tolist() == [0] + [30] * (n_classes - 1)
     assert not splits.missing_left[0]
     if not categorical:
-        assert splits.bin[0] == 5  # larger values that nobody has seen are no missing ones
+        assert splits.bin[0] == 5  # larger values that nobody has seen are not missing
 
 
 # -- cuts
@@ -252,7 +252,7 @@ def test_missing_values_follow_the_larger_side_where_none_was_seen(low, high, mi
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_missing_values_go_where_they_are_alike(side):
+def test_missing_values_join_the_similar_side(side):
     hist = np.zeros((4, 2), np.int64)
     hist[0, side], hist[1, 0], hist[3, 1] = 7, 9, 8
     splits = choose([hist], make_rule(class_weight=[1, 1]), [False])
@@ -329,7 +329,7 @@ def test_equal_means_are_a_split_without_gain():
         assert (splits.feature[0], splits.gain[0]) == (0, 0.0)
 
 
-def test_categories_of_equal_means_are_parted_by_their_codes():
+def test_categories_of_equal_means_are_split_by_code():
     """The lowest set, whichever class comes first; and no further than where means differ."""
     alike = np.array([[0, 0], [2, 2], [4, 4], [1, 1]])
     for hist in (alike, alike[:, ::-1]):
@@ -340,8 +340,8 @@ def test_categories_of_equal_means_are_parted_by_their_codes():
     assert splits.left[0].tolist() == [6, 6]
 
 
-def test_features_that_disagree_about_rows_are_not_read_beyond_their_bins():
-    """Whoever sends such counts would have the kernel go on to memory of others; uncompiled, NumPy checks places."""
+def test_contradictory_features_are_not_read_beyond_their_bins():
+    """Such counts would make the kernel read foreign memory; uncompiled, NumPy checks indices."""
     bins = make_bins(Schema.of(["a", "b"]), [np.zeros(1, np.float32)] * 2).in_histograms
     hist = np.array([[0, 0], [100, 90], [0, 10], [0, 0], [0, 0], [100, 50]], np.int64)
     splits, scratch = Splits.empty(1, 2), make_scratch(2, 2)

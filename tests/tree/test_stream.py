@@ -1,4 +1,4 @@
-"""Counting a level in one walk along the rows: against twins in plain NumPy."""
+"""Counting a level in one walk along the rows: compared with naive versions in NumPy."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 
 
 def random_splits(rng, table, n):
-    """Splits of n nodes by features of both kinds, whatever they are worth."""
+    """Splits of n nodes by features of both kinds, good or bad."""
     feature = rng.integers(0, table.codes.shape[1], n).astype(np.int32)
     by_set = table.bins.categorical[feature]
     words = np.where(by_set[:, None], rng.integers(0, 2**63, (n, SET_WORDS), dtype=np.uint64), np.uint64(0))
@@ -54,7 +54,7 @@ def walks(draw):
 
 @given(walks())
 def test_rows_are_counted_where_the_splits_send_them(walk):
-    """Two trees, all their nodes asked at once, each for some features."""
+    """Two trees with all nodes requested at once, each for some features."""
     table, drawn, rounds, n_nodes, rng = walk
     made = SplitsMade.none(2)
     for which, splits in rounds:
@@ -104,7 +104,7 @@ def test_sorting_gathers_each_nodes_rows(walk):
 
 @pytest.mark.parametrize("limit", ["STREAM_BYTES", "STREAM_ROUNDS"])
 def test_large_levels_and_long_trees_are_sorted(monkeypatch, limit):
-    """Walking along all rows does not pay for ever."""
+    """Walking along all rows does not pay off at every depth."""
     monkeypatch.setattr(rows_module, "SMALL_TABLE", -1)
     table, _, _ = binned(1)
     rows = TreeRows(table, np.ones((2, len(table)), np.bool_), np.arange(2))

@@ -1,4 +1,4 @@
-"""The stump of least error against every stump there is."""
+"""The stump of least error compared with all stumps."""
 
 from fractions import Fraction
 from itertools import combinations
@@ -12,7 +12,7 @@ from silvan.tree.stump import find_cut
 
 
 def leads_apart(bins, sides, min_leaf):
-    """The largest difference of leads over some sides, missing values on either: whole numbers."""
+    """The largest difference of leads over some sides, missing values on either side: integers."""
     total, best = bins.sum(axis=0), 0
     for side in sides:
         for with_missing in ((), (0,)):
@@ -24,7 +24,7 @@ def leads_apart(bins, sides, min_leaf):
 
 
 def naive(hist, bases, n_bins, categorical, min_leaf):
-    """The best over all cuts, of categories in the order of their share of the second class."""
+    """The best over all cuts, with categories in the order of their share of the second class."""
     best = 0
     for f, base in enumerate(bases):
         bins = hist[base : base + n_bins[f]]
@@ -35,7 +35,7 @@ def naive(hist, bases, n_bins, categorical, min_leaf):
         leads = bins[here, 1] - bins[here, 2]
         if min_leaf == 1 and categorical[f] and (leads > 0).any() and (leads < 0).any():
             every = [s for k in range(1, len(here) + 1) for s in combinations(here, k)]
-            assert found == leads_apart(bins, every, 1)  # so the order is enough
+            assert found == leads_apart(bins, every, 1)  # so the order suffices
         best = max(best, found)
     return best
 

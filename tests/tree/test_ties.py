@@ -1,4 +1,4 @@
-"""Splits of equal gain: no column is favoured for its place, in one table, over rows and over columns."""
+"""Splits of equal gain: no column is favoured for its position, in one table, over rows and over columns."""
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ def table(seed=0, n=400):
 
 
 @pytest.mark.parametrize("max_features", [None, "sqrt"])
-def test_a_column_that_is_there_twice_shares_its_importance(max_features):
+def test_a_repeated_column_shares_its_importance(max_features):
     X, y = table()
     twice = np.column_stack([X[:, 0], X])
     shares = sv.ForestClassifier(100, max_features=max_features).fit(twice, y).forest_.importances()
@@ -23,7 +23,7 @@ def test_a_column_that_is_there_twice_shares_its_importance(max_features):
 
 
 @pytest.mark.skipif(bool(config.DISABLE_JIT), reason="ids are matched by products of two words, an instruction of LLVM")
-def test_parties_with_the_same_column_win_alike():
+def test_parties_with_the_same_column_win_equally_often():
     X, y = table()
     bank = pl.DataFrame({"id": range(len(X)), "a": X[:, 0], "label": y})
     shop = pl.DataFrame({"id": range(len(X)), "b": X[:, 0], "c": X[:, 1]})
@@ -35,7 +35,7 @@ def test_parties_with_the_same_column_win_alike():
     assert min(a, b) > 0.8 * max(a, b) > 50
 
 
-def test_sites_with_the_same_column_twice_split_by_either():
+def test_a_repeated_column_at_sites_is_used_in_both_places():
     X, y = table()
     twice = np.column_stack([X[:, 0], X])
     fed = sv.federate_rows({"north": (twice[:200], y[:200]), "south": (twice[200:], y[200:])})
@@ -44,9 +44,9 @@ def test_sites_with_the_same_column_twice_split_by_either():
 
 
 def test_a_node_whose_columns_vary_without_a_split_is_a_leaf():
-    """As in scikit-learn: it draws again only where all that it drew is constant."""
+    """As in scikit-learn: a node samples again only where all sampled columns are constant."""
     X = np.zeros((40, 2), np.float32)
-    X[0, 0] = 1  # varies, but its one split leaves a single row
+    X[0, 0] = 1  # varies, but its only split leaves a single row
     X[:, 1] = np.arange(40) % 2
     y = X[:, 1].astype(int)
     settings = {"max_features": 1, "min_samples_leaf": 5, "bootstrap": False, "max_depth": 1}

@@ -1,4 +1,4 @@
-"""CSV text: no cell is a formula, and all others are as they were."""
+"""CSV text: no cell is a formula, and all others are unchanged."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ def test_formulas_are_text(cell):
 
 
 @pytest.mark.parametrize("cell", ["-0.5", "+1e3", "-inf", -0.5, 0, None, True, "a=b", "", "1-2"])
-def test_everything_else_stays(cell):
+def test_other_text_is_unchanged(cell):
     assert plain_cell(cell) == cell
 
 
@@ -33,7 +33,7 @@ def test_only_an_apostrophe_is_added(rows):
     assert not any(cell.startswith(("=", "@")) for row in again for cell in row)
 
 
-def test_what_python_writes_too():
+def test_repr_of_python_values_is_safe():
     rows = [["a", 1, 0.1, -1e-7, None, True], ["x,y", 'a "b"', "two\nlines", "", " ", 2**60]]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)

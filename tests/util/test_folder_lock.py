@@ -9,7 +9,7 @@ from silvan.errors import FederationError
 from silvan.util.folder_lock import is_locked, lock_folder
 
 
-def test_held_by_one(tmp_path):
+def test_a_lock_has_one_holder(tmp_path):
     assert not is_locked(tmp_path)
     with lock_folder(tmp_path):
         assert is_locked(tmp_path)
@@ -18,7 +18,7 @@ def test_held_by_one(tmp_path):
     assert not is_locked(tmp_path)
 
 
-def test_a_process_that_is_killed_lets_go(tmp_path):
+def test_a_killed_process_releases_the_lock(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from silvan.util.folder_lock import lock_folder\n"
         "with lock_folder(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"

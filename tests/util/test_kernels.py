@@ -1,4 +1,4 @@
-"""Compiled kernels are kept while all files with kernels stay as they are, and no longer."""
+"""Compiled kernels are reused while all files with kernels are unchanged, and no longer."""
 
 import os
 import subprocess
@@ -27,15 +27,15 @@ PAIR = "from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    a: float\n
 
 
 def run(folder, state, module, **more):
-    """Add two numbers of a class out of a module by a kernel; say whether it was compiled before."""
+    """Adds two numbers of a class from a module by a kernel; says whether it was compiled before."""
     (folder / "kernel.py").write_text(KERNEL.format(module=module))
     command = [sys.executable, "kernel.py", state]
     environment = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(SOURCES.parent), **more}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_what_an_earlier_version_compiled_is_not_read(tmp_path):
-    """The class of an argument has moved to another module: numba fails to read what names the old one."""
+def test_kernels_of_an_earlier_version_are_not_used(tmp_path):
+    """The class of an argument has moved to another module: numba cannot read a cache that names the old one."""
     (tmp_path / "first.py").write_text(PAIR)
     assert run(tmp_path, "before", "first").stdout == "3.0 0\n"
     assert run(tmp_path, "before", "first").stdout == "3.0 1\n"
@@ -45,7 +45,7 @@ def test_what_an_earlier_version_compiled_is_not_read(tmp_path):
     assert run(tmp_path, "after", "other").stdout == "3.0 1\n"
 
 
-def test_without_a_folder_to_write_kernels_are_compiled_and_not_kept(tmp_path):
+def test_without_a_writable_folder_kernels_are_compiled_in_memory(tmp_path):
     """A service with a read-only system and a closed home: neither the package's folder nor the user's can be used."""
     (tmp_path / "pairs.py").write_text(PAIR)
     nowhere = {"NUMBA_CACHE_DIR": "/dev/null/cache", "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
@@ -54,7 +54,7 @@ def test_without_a_folder_to_write_kernels_are_compiled_and_not_kept(tmp_path):
     assert done.stderr.count("set NUMBA_CACHE_DIR") == 1
 
 
-def test_on_a_full_disk_kernels_are_compiled_and_not_kept(tmp_path):
+def test_on_a_full_disk_kernels_are_compiled_in_memory(tmp_path):
     (tmp_path / "pairs.py").write_text(PAIR)
     full = "import tempfile, os\ndef no_space(*a, **k): raise OSError(28, 'No space left on device')\n"
     (tmp_path / "sitecustomize.py").write_text(full + "os.replace = no_space\n")
@@ -63,7 +63,7 @@ def test_on_a_full_disk_kernels_are_compiled_and_not_kept(tmp_path):
     assert done.stderr.count("set NUMBA_CACHE_DIR") == 1
 
 
-def test_another_text_of_a_file_with_kernels_is_another_state(tmp_path, monkeypatch):
+def test_changing_a_kernel_file_invalidates_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_texts, "PACKAGE", tmp_path)
     (tmp_path / "tree").mkdir()
     files = {"kernels.py": "@njit()", "tree/constants.py": "BINS = 64", "words.py": "HELLO = 1"}
@@ -78,6 +78,6 @@ def test_another_text_of_a_file_with_kernels_is_another_state(tmp_path, monkeypa
     assert kernel_texts.digest_of_kernels() != before
 
 
-def test_no_file_takes_numbas_own_decorator():
+def test_no_file_uses_numbas_decorator_directly():
     ours = "from silvan.util.kernels import njit"
     assert [p for p in SOURCES.rglob("*.py") if "import njit" in p.read_text().replace(ours, "")] == []

@@ -1,4 +1,4 @@
-"""Database files of our own: made once, opened again, and never taken for another program's."""
+"""Our database files: created once, opened again, and never mistaken for another program's."""
 
 import os
 import sqlite3
@@ -12,7 +12,7 @@ from silvan.util.sqlite_file import open_database
 MARK, TABLES = 12345, "CREATE TABLE IF NOT EXISTS kept (key TEXT PRIMARY KEY)"
 
 
-def test_what_was_written_is_there_when_opened_again(tmp_path):
+def test_written_data_survive_reopening(tmp_path):
     db = open_database(tmp_path / "file", "the file", MARK, TABLES)
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     writer = threading.Thread(target=lambda: db.execute("INSERT INTO kept VALUES ('a')"))  # any thread may
@@ -36,7 +36,7 @@ def test_a_folder_that_does_not_exist(tmp_path):
 
 
 @pytest.mark.parametrize("mark", [0, MARK + 1])
-def test_the_database_of_another_program_is_left_alone(tmp_path, mark):
+def test_a_foreign_database_is_left_alone(tmp_path, mark):
     other = sqlite3.connect(tmp_path / "file")
     other.execute("CREATE TABLE theirs (x)")
     other.execute(f"PRAGMA application_id={mark}")
@@ -55,7 +55,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 
 
 def test_only_its_owner_may_read_it(tmp_path):
-    """Made so whatever the process lets others do, and closed to them if it was open."""
+    """Created with closed permissions whatever the umask, and closed if they were open."""
     path, mask = tmp_path / "file", os.umask(0)
     try:
         db = open_database(path, "the file", MARK, TABLES)

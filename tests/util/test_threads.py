@@ -21,7 +21,7 @@ def test_every_item_once_and_in_order(n_jobs):
     assert thread_map(work, [], n_jobs) == []
 
 
-def test_all_threads_work_and_one_of_them_is_this():
+def test_the_calling_thread_works_too():
     meeting = threading.Barrier(3)  # passed only if three are at work at once
 
     def work(_):
@@ -34,7 +34,7 @@ def test_all_threads_work_and_one_of_them_is_this():
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 4])
-def test_the_first_error_is_raised_and_no_thread_is_left(n_jobs):
+def test_the_first_error_is_raised_and_no_thread_remains(n_jobs):
     before = set(threading.enumerate())
 
     def work(item):

@@ -19,12 +19,12 @@ def heard(request, tmp_path, monkeypatch):
         yield line
 
 
-def test_systemd_hears_what_a_service_tells(heard):
+def test_a_service_notifies_systemd(heard):
     watchdog.tell(watchdog.READY)
     assert heard.recv(100) == b"READY=1"
 
 
-def test_a_service_says_again_and_again_that_it_is_alive(heard, monkeypatch):
+def test_a_service_sends_heartbeats(heard, monkeypatch):
     monkeypatch.setenv("WATCHDOG_USEC", "20000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
     watchdog.keep_telling()
@@ -35,7 +35,7 @@ def test_a_service_says_again_and_again_that_it_is_alive(heard, monkeypatch):
     ("usec", "pid", "seconds"),
     [("120000000", None, 60.0), ("120000000", "own", 60.0), ("120000000", "1", None), ("", None, None)],
 )
-def test_only_the_process_that_systemd_means_speaks(usec, pid, seconds, monkeypatch):
+def test_only_the_main_process_notifies_systemd(usec, pid, seconds, monkeypatch):
     monkeypatch.setenv("WATCHDOG_USEC", usec)
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
     if pid is not None:

@@ -1,4 +1,4 @@
-"""Who gets to see the page, and what every answer carries."""
+"""Who may see the page, and which headers every response carries."""
 
 import pytest
 from helpers.browsing import ADDRESS, client_of, form_of, open_page
@@ -42,7 +42,7 @@ def folder():
     return Nothing()
 
 
-def test_the_token_is_taken_once_and_then_a_cookie(folder):
+def test_the_token_is_exchanged_once_for_a_cookie(folder):
     client, access = client_of(folder)
     answer = client.get(f"/?token={access.token}&x=1")
     assert (answer.status_code, answer.headers["location"]) == (303, "/?x=1")
@@ -53,7 +53,7 @@ def test_the_token_is_taken_once_and_then_a_cookie(folder):
     assert client.get("/").status_code == 200
 
 
-def test_the_address_that_a_browser_opens_is_good_for_one_use(folder):
+def test_the_opened_address_works_once(folder):
     client, access = client_of(folder)
     address = access.address_once.partition("/?")[2]
     assert access.token not in address
@@ -86,7 +86,7 @@ def test_a_wrong_cookie_gives_no_access(folder):
     "host", ["evil.example", "evil.example:8100", "127.0.0.1", "127.0.0.1:81", "127.0.0.1.nip.io:8100"]
 )
 def test_other_names_of_this_machine_open_nothing(folder, host):
-    """A name that leads here, as DNS rebinding makes one, is not the page's."""
+    """A name that resolves to this machine, as in DNS rebinding, is not the page's."""
     client, access = open_page(folder)
     answer = client.get("/", headers={"host": host})
     assert answer.status_code == 421
@@ -94,7 +94,7 @@ def test_other_names_of_this_machine_open_nothing(folder, host):
     assert client.get("/", headers={"host": "LOCALHOST:8100"}).status_code == 200
 
 
-def test_headers_of_every_answer(folder):
+def test_headers_of_every_response(folder):
     client, _ = open_page(folder)
     for path in ("/", "/none", "/broken", "/static/live.css", "/static/none", "/?token=x"):
         headers = client.get(path).headers
@@ -123,7 +123,7 @@ def test_a_form_of_another_page_does_nothing(folder):
 
 
 @pytest.mark.parametrize("back", ["//evil.example", "/\\evil.example", "http://evil.example", "/x\r\nset-cookie: a=b"])
-def test_no_way_to_another_machine(folder, back):
+def test_redirects_stay_on_this_machine(folder, back):
     client, access = open_page(folder)
     where = client.post("/act/count", data={"form": form_of(access), "back": back}).headers["location"]
     assert where.startswith("/")
@@ -133,7 +133,7 @@ def test_no_way_to_another_machine(folder, back):
     assert not where.startswith("//")
 
 
-def test_a_mistake_of_ours_shows_no_value(folder):
+def test_internal_errors_show_no_values(folder):
     client, _ = open_page(folder)
     answer = client.get("/broken")
     assert answer.status_code == 500

@@ -1,7 +1,7 @@
-"""The live page in a browser, over a real study of two sites: from its start, by an approval, to the report.
+"""The live page in a browser, over a real study of two sites: from its start, through an approval, to the report.
 
-One study is asked about everything: progress that moves, a stream that breaks and goes on, what the console says, who
-is asked for anything, and what a screen reader needs, on a wide screen and a phone, light and dark.
+All checks share one study: progress that moves, a stream that breaks and resumes, console messages, requests to other
+machines, and what a screen reader needs, on a wide screen and a phone, light and dark.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ max_depth = 8
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    """A coordinator and two sites, of which north answers nothing without its owner's approval."""
+    """A coordinator and two sites; north does not reply without its owner's approval."""
     folder = tmp_path_factory.mktemp("web")
     everything, sources = table("binary", n=300), {}
     for i, site in enumerate(("north", "south")):
@@ -50,7 +50,7 @@ def federation(tmp_path_factory):
     with hasty_sites():
         hub, members = start_stop.make_local(folder, sources)
     try:
-        settings = members[0].path / "site.toml"  # which is read when a study comes in
+        settings = members[0].path / "site.toml"  # which is read when a study arrives
         settings.write_text(f"{settings.read_text()}approve = true\n")
         (hub.path / "heart.toml").write_text(STUDY)
         yield hub, members[0]
@@ -61,7 +61,7 @@ def federation(tmp_path_factory):
 
 @contextlib.contextmanager
 def served(folder):
-    """Run ``silvan web`` as a command; give the address that it prints."""
+    """Runs ``silvan web`` as a command; returns the address that it prints."""
     words = [sys.executable, "-u", "-m", "silvan.cli.main", "web", str(folder), "--port", "0"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
@@ -72,7 +72,7 @@ def served(folder):
 
 
 class Watched:
-    """A browser's window that notes what goes wrong, and what is asked of other machines."""
+    """A browser window that records errors and requests to other machines."""
 
     def __init__(self, browser, address, **settings):
         self.context = browser.new_context(**settings)
@@ -87,7 +87,7 @@ class Watched:
 
     @staticmethod
     def _late(route):
-        """Let what keeps a page up to date come last, as it may on a busy machine."""
+        """Loads the script that updates a page last, as may happen on a busy machine."""
         time.sleep(0.3)
         route.continue_()
 
@@ -105,7 +105,7 @@ def browser():
 
 
 def check_for_all(page):
-    """Check the page as it is for who reads it otherwise: wide and narrow, light and dark."""
+    """Checks the page in other modes: wide and narrow, light and dark."""
     for width in (1280, 400):
         page.set_viewport_size({"width": width, "height": 900})
         for scheme in ("light", "dark"):
@@ -126,13 +126,13 @@ def test_a_study_from_its_start_to_its_report(federation, browser):
         check_for_all(coordinator.page)
         at_hub, at_site = coordinator.page, site.page
 
-        # a study starts, by the keyboard
+        # start a study with the keyboard
         at_hub.get_by_role("button", name="Run").focus()
         at_hub.keyboard.press("Enter")
         expect(at_hub.get_by_role("status").filter(has_text="Submitted")).to_be_visible(timeout=PATIENCE)
         at_hub.get_by_role("link", name="Heart").first.click()
 
-        # it comes to the site without a reload, and is explained
+        # it appears at the site without a reload, with an explanation
         at_site.get_by_role("link", name="Heart").click()
         approve = at_site.get_by_role("button", name="Approve exactly this")
         expect(approve).to_be_visible(timeout=PATIENCE)
@@ -141,7 +141,7 @@ def test_a_study_from_its_start_to_its_report(federation, browser):
         check_for_all(at_hub)
         check_for_all(at_site)
 
-        # the stream breaks, and the page goes on with what is new then
+        # the stream breaks, and the page resumes with the current state
         stages = [at_hub.locator(".stage").inner_text()]
         at_hub.expose_function("noteStage", lambda stage: stages.append(stage))
         at_hub.evaluate(
@@ -152,7 +152,7 @@ def test_a_study_from_its_start_to_its_report(federation, browser):
         with at_hub.expect_request(lambda request: "/live/" in request.url):
             at_hub.evaluate("document.getElementById('live')._htmx.sse.reader.cancel()")
 
-        # approved, it moves, and the result appears at both
+        # approved, it moves, and the result appears on both pages
         approve.click()
         expect(at_site.get_by_role("status").filter(has_text="Approved: ")).to_be_visible(timeout=PATIENCE)
         for page in (at_hub, at_site):

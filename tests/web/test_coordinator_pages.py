@@ -1,4 +1,4 @@
-"""A coordinator's folder as pages: how studies stand, and what may be started, without any other machine."""
+"""A coordinator's folder as pages: the state of studies, and what may be started, without any other machine."""
 
 import msgspec
 import pytest
@@ -50,7 +50,7 @@ def state_of(client, name):
     return text.split('<span class="state is-')[1].split('"')[0], text
 
 
-def test_how_studies_stand(hub, page):
+def test_the_state_of_studies(hub, page):
     client, _ = page
     with lock_folder(hub.path / "runs" / "waits"):  # as its job does
         state, text = state_of(client, "waits")
@@ -75,7 +75,7 @@ def test_all_in_one_page(hub, page):
     assert client.get("/sites").text.count('id="site-') == 200
 
 
-def test_what_cannot_be_started(hub, page):
+def test_studies_that_cannot_be_started(hub, page):
     client, access = page
     assert "has not joined yet" in act(client, access, "run", file="heart.toml")
     assert "no such study file" in act(client, access, "run", file="../hub/heart.toml")

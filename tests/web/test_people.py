@@ -1,4 +1,4 @@
-"""Named people: each has a token and a right, and what they do is on record by name; also behind a reverse proxy."""
+"""Named people: each has a token and a right, and their actions are recorded by name; also behind a reverse proxy."""
 
 import json
 import stat
@@ -17,7 +17,7 @@ PUBLIC = "https://apps.example.org"
 
 
 class Counting:
-    """A folder with a page, and an action that notes who did it."""
+    """A folder with a page, and an action that records who did it."""
 
     name = "counting"
     links = (("/", "Here"), ("/more", "More"))
@@ -66,12 +66,12 @@ def test_only_digests_of_tokens_are_kept(people, tmp_path):
 @pytest.mark.parametrize(
     ("name", "right"), [("", "view"), (" a", "view"), ("a\nb", "view"), ("x" * 70, "view"), ("a", "x")]
 )
-def test_names_and_rights_that_cannot_be(people, name, right):
+def test_invalid_names_and_rights(people, name, right):
     with pytest.raises(InputError, match=r"name must be a person's|right must be one of view, approve, proxy"):
         people.add(name, right)
 
 
-def test_who_may_approve_acts_by_name(people):
+def test_approvers_act_by_name(people):
     folder = Counting()
     client, access = client_for(folder, people)
     assert client.get(f"/?token={people.add('anna', 'approve')}").status_code == 303
@@ -80,7 +80,7 @@ def test_who_may_approve_acts_by_name(people):
     assert folder.by == ["anna"]  # not who the form says
 
 
-def test_who_may_only_view_reads_why_nothing_happens(people):
+def test_viewers_learn_why_nothing_happens(people):
     folder = Counting()
     client, access = client_for(folder, people)
     client.get(f"/?token={people.add('bert', 'view')}")
@@ -104,7 +104,7 @@ def test_a_person_who_was_removed_is_out_at_once(people):
     client, _ = client_for(Counting(), people)
     client.get(f"/?token={people.add('anna', 'approve')}")
     assert client.get("/").status_code == 200
-    people.add("anna", "view")  # another token: the first one is none any more
+    people.add("anna", "view")  # another token: the first one is no longer valid
     assert client.get("/").status_code == 401
     people.remove("anna")
     with pytest.raises(InputError, match="there is nobody called 'anna'"):
@@ -114,8 +114,8 @@ def test_a_person_who_was_removed_is_out_at_once(people):
 # -- behind a reverse proxy
 
 
-def test_a_proxy_says_who_somebody_is(people):
-    """By its own token and a documented header; the header alone is nothing."""
+def test_a_proxy_identifies_users(people):
+    """By its own token and a documented header; the header alone has no effect."""
     folder = Counting()
     client, access = client_for(folder, people)
     proxy = {"authorization": f"Bearer {people.add('sign-on', 'proxy')}"}
@@ -131,7 +131,7 @@ def test_a_proxy_says_who_somebody_is(people):
     assert folder.by == ["anna"]
 
 
-def test_a_persons_token_is_no_proxys_and_a_proxys_opens_no_page(people):
+def test_tokens_of_persons_and_proxies_are_not_interchangeable(people):
     client, _ = client_for(Counting(), people)
     person, proxy = people.add("anna", "approve"), people.add("sign-on", "proxy")
     assert client.get(f"/?token={proxy}").status_code == 401
@@ -142,7 +142,7 @@ def test_a_persons_token_is_no_proxys_and_a_proxys_opens_no_page(people):
 
 @pytest.mark.parametrize("strips", [True, False])
 def test_a_page_below_a_path_of_another_server(people, strips):
-    """Links, forms, redirects and the cookie are below the path, whether the proxy takes it off or not."""
+    """Links, forms, redirects and the cookie are below the path, whether or not the proxy strips it."""
     folder, root = Counting(), Root.parse(f"{PUBLIC}/north/")
     client, access = client_for(folder, people, root, PUBLIC)
     before = "" if strips else "/north"
@@ -167,7 +167,7 @@ def test_a_page_below_a_path_of_another_server(people, strips):
 
 
 @pytest.mark.parametrize("text", ["north", "ftp://a/b", "https:///north", "//a/b", "/a?b", "/a//b", "https://u@h/a"])
-def test_paths_of_proxies_that_cannot_be(text):
+def test_invalid_proxy_paths(text):
     with pytest.raises(InputError, match="root-path must be a path such as /north"):
         Root.parse(text)
 

@@ -1,4 +1,4 @@
-"""Runs on this machine as pages: what moves, what is half written or foreign, names that are made to mislead."""
+"""Runs on this machine as pages: progress, half-written or foreign folders, misleading names."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ HOSTILE = '<script>alert(1)</script> "\u202ekcab\u202c" `<img src=x>` שלום'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A study that was run, and others that are half written, foreign, or called as nobody would."""
+    """A finished study, and others that are half written, foreign, or oddly named."""
     folder = tmp_path_factory.mktemp("runs")
     fitted(folder)
     for name in ("torn", "foreign", "newer"):
@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def page(folder):
-    (folder / "hostile" / PROGRESS).touch()  # it is at work now
+    (folder / "hostile" / PROGRESS).touch()  # it is running now
     return open_page(RunsFolder(folder))
 
 
@@ -52,7 +52,7 @@ def test_runs_and_study_files(folder, page):
 
 
 @pytest.mark.parametrize("path", ["/", "/studies/hostile", "/studies/hostile/report", "/live"])
-def test_names_are_text_and_cannot_turn_it(folder, page, path):
+def test_names_are_text_without_effect_on_direction(folder, page, path):
     client, _ = page
     text = moving(folder, "studies/hostile") if path == "/live" else client.get(path).text
     assert "&lt;script&gt;alert(1)" in text
@@ -75,7 +75,7 @@ def test_two_hundred_sites(folder, page):
     assert client.get("/studies/hostile/report").status_code == 200
 
 
-def test_a_report_is_made_of_figures_and_may_do_nothing(folder, page):
+def test_reports_are_rendered_from_data_and_run_no_scripts(folder, page):
     """A file of that name in a folder from elsewhere is never sent."""
     client, _ = page
     file = folder / "run" / "report.html"
@@ -90,7 +90,7 @@ def test_a_report_is_made_of_figures_and_may_do_nothing(folder, page):
 
 
 @pytest.mark.parametrize("path", ["%2e%2e", "../run", "run/..", ".hidden", "run%00", "%2fetc", "run/model.silvan"])
-def test_no_way_out_of_the_folder(page, path):
+def test_paths_stay_within_the_folder(page, path):
     client, _ = page
     assert client.get(f"/studies/{path}").status_code == 404
     assert client.get(f"/studies/{path}/report").status_code == 404
@@ -110,7 +110,7 @@ def moving(folder, path):
 
 
 def events(folder, path):
-    """Yield what a stream of events sends."""
+    """Yields the events of a stream."""
     import asyncio
 
     from silvan.web.access import Access
@@ -130,7 +130,7 @@ def events(folder, path):
         loop.close()
 
 
-def test_events_show_what_is_new_and_begin_with_how_it_stands(folder):
+def test_events_begin_with_the_current_state(folder):
     path = folder / "hostile" / PROGRESS
     before = path.read_bytes()
     path.touch()
@@ -138,7 +138,7 @@ def test_events_show_what_is_new_and_begin_with_how_it_stands(folder):
     assert "round 7 of at most 12" in next(stream)
     path.write_bytes(msgspec.json.encode(StudyProgress("", "training", 8, rounds=12)))
     assert "round 8 of at most 12" in next(stream)
-    again = events(folder, "studies/hostile")  # a browser that comes back begins with the present
+    again = events(folder, "studies/hostile")  # a browser that reconnects starts with the current state
     assert "round 8 of at most 12" in next(again)
     (folder / "hostile" / "run.json").rename(folder / "kept")
     assert "This page is gone" in next(again)
@@ -149,7 +149,7 @@ def test_events_show_what_is_new_and_begin_with_how_it_stands(folder):
     again.close()
 
 
-def test_fit_notes_how_far_it_is(folder):
+def test_fit_records_its_progress(folder):
     found = try_json(folder / "run" / PROGRESS, StudyProgress)
     assert (found.stage, found.final) == ("done", True)
     assert set(found.answered) == {"north", "east", "south"}
@@ -172,7 +172,7 @@ def test_starting_a_study_starts_the_command(folder, page, monkeypatch):
     assert started == [(["-u", "-m", "silvan.cli.main", "fit", "study.toml"], folder)]
 
 
-def test_a_run_that_was_stopped_can_go_on(tmp_path, monkeypatch):
+def test_a_stopped_run_can_be_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr("silvan.web.run_view._RECENT", 0.0)
     plan = read_study(write_study(tmp_path))
     Run(plan.run_folder).write(Record(name="small"))

@@ -1,4 +1,4 @@
-"""A site's folder as pages: approvals with the plain words, the ledger as it grows, nothing of a table."""
+"""A site's folder as pages: approvals in plain words, the growing ledger, nothing about a table."""
 
 import re
 
@@ -50,7 +50,7 @@ def study(name=HOSTILE, trees=3):
 
 
 def shown(client, plan):
-    """Return what the page would approve."""
+    """Returns what the page would approve."""
     text = client.get(f"/studies/{plan.digest}/explanation").text
     found = re.search(r'name="shown" value="([0-9a-f]+)"', text)
     return text, found and found[1]
@@ -69,7 +69,7 @@ def write_line(member, plan, **fields):
     member.folder.ledger.write(**{**given, **fields})
 
 
-def test_an_approval_is_of_what_was_shown(member, page):
+def test_an_approval_covers_what_was_shown(member, page):
     client, access = page
     plan = study("heart")
     member.note_study(plan)
@@ -89,7 +89,7 @@ def test_an_approval_is_of_what_was_shown(member, page):
     assert member.folder.approvals.find(plan.unique_name) is None
 
 
-def test_a_policy_that_was_changed_meanwhile(member, page):
+def test_a_policy_changed_meanwhile(member, page):
     """What was shown was under another policy: nothing is approved."""
     client, access = page
     plan = study("heart")
@@ -149,7 +149,7 @@ def test_the_ledger_as_it_grows(member, page):
     assert "line 1 is damaged" in answer.text
 
 
-def test_a_study_that_is_damaged(member, page):
+def test_a_damaged_study(member, page):
     client, _ = page
     plan = study("heart")
     member.note_study(plan)
@@ -159,8 +159,8 @@ def test_a_study_that_is_damaged(member, page):
     assert "not valid TOML" in answer.text
 
 
-def test_nothing_of_a_table_is_shown(member, page, monkeypatch):
-    """Not even where it cannot be read: an error of a cell is for the terminal."""
+def test_nothing_about_a_table_is_shown(member, page, monkeypatch):
+    """Not even an error of a cell that cannot be read, which is for the terminal."""
 
     def not_a_table(*_, **options):
         raise InputError(f"age: {CELL} is not a number")
@@ -187,7 +187,7 @@ def test_nothing_of_a_table_is_shown(member, page, monkeypatch):
     assert client.get("/static/%2e%2e/site_pages.py").status_code == 404
 
 
-def test_results_that_are_not_the_coordinators(member, page):
+def test_results_without_the_coordinators_signature(member, page):
     client, _ = page
     plan = study("heart")
     member.note_study(plan)
@@ -203,8 +203,8 @@ def test_results_that_are_not_the_coordinators(member, page):
         assert "forged" not in answer.text
 
 
-def test_a_folder_that_is_damaged_while_it_is_shown(member, page):
-    """The page says so, and goes on when the folder is mended."""
+def test_a_folder_damaged_while_it_is_shown(member, page):
+    """The page says so, and recovers when the folder is repaired."""
     client, _ = page
     pages = Pages(SiteFolderPages(member.path), Access(8100))
     path = member.path / "member.json"

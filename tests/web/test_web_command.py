@@ -1,4 +1,4 @@
-"""``silvan web``: what it prints, and what it refuses before it listens."""
+"""``silvan web``: its output, and what it refuses before it listens."""
 
 import stat
 from pathlib import Path
@@ -11,7 +11,7 @@ from helpers.runs import silvan, write_study
 
 @pytest.fixture
 def served(monkeypatch):
-    """Note what would be served, in place of serving it."""
+    """Records what would be served, instead of serving it."""
     found = []
     monkeypatch.setattr("silvan.web.app.serve", lambda app, listener: found.append(listener.getsockname()))
     return found
@@ -41,7 +41,7 @@ def test_another_address_is_warned_of(tmp_path, served):
 
 
 def test_the_token_is_in_no_command_line(tmp_path, served, monkeypatch):
-    """Every user of the machine can read with which words a browser was started."""
+    """Every user of the machine can read the command line of a browser."""
     shown = []
 
     def launch(url):

@@ -9,9 +9,8 @@ from silvan.algorithms.requests import counts_of, schema_of
 from silvan.algorithms.shared_bins import label_counts
 from silvan.data.schema import Schema
 from silvan.errors import reject
-from silvan.federation.bound import Agreed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Total
+from silvan.federation.message import Agreed, Blob, PartitionsWay, Reply, Request, Total
 from silvan.federation.site import Site, answers
 from silvan.tree.fit import Settings
 

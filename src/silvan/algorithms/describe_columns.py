@@ -25,10 +25,9 @@ from silvan.data.bins.grid import Grid, Heavy
 from silvan.data.bins.grid import values as grid_values
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject
-from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Ask, Blob, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.privacy.announce import RequestPlan, refusals

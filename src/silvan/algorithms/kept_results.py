@@ -10,9 +10,8 @@ from typing import ClassVar
 import msgspec
 
 from silvan.errors import FormatError, RefusedError, reject
-from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Reply
+from silvan.federation.message import Ask, Derived, Reply
 from silvan.federation.signed import is_by_coordinator
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest

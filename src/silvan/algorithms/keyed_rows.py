@@ -69,7 +69,7 @@ def draw_times(key: np.ndarray, number: int, starts: np.ndarray, order: np.ndarr
             times[order[starts[g] + np.int64(((mix(state) >> U(32)) * U(n)) >> U(32))]] += 1
 
 
-_FEW = 64  # with fewer rows, or as few by the share that trees draw, it can happen that no tree draws any
+_FEW = 64  # with fewer rows, or as few by the share that trees sample, it can happen that no tree draws any
 _SMALL = 0.1  # sums over a tree's rows tell of single ones where a smaller share of a small table is drawn
 
 
@@ -94,7 +94,7 @@ def drawn_by_place(
 ) -> np.ndarray:
     """Return the rows that trees sample at a site, by their position among their owner's trees: bool (places, rows).
 
-    The first tree of another site draws the rows that the first of the ``n_own`` trees of this site drew, and so on.
+    The first tree of another site draws the rows that the first of the ``n_own`` trees of this site sampled, and so on.
     Of all rows, or of those that are ``taken``.
     """
     possible = possible_draw(site, part, draw, n_own or n_places)
@@ -105,10 +105,9 @@ def drawn_by_place(
 class RowSamples(msgspec.Struct, frozen=True):
     """The rows that the trees of a model sampled, as far as sites can compute them from their keys.
 
-    ``sizes`` are numbers of trees, one site's after the other's, and ``owners`` these sites. Trees of no site, whose
-    owner is "", and all without owners, were grown from sums and drew rows of all sites. After leaf re-estimation the
-    i-th tree
-    of every site drew rows as the i-th of each.
+    ``sizes`` are the numbers of trees of each of ``owners``, one site after the other. Trees with owner "", or without
+    owners, were grown from sums and sampled rows of all sites. After leaf re-estimation, the i-th tree of every site
+    sampled rows of all sites.
     """
 
     sizes: tuple[int, ...]
@@ -120,7 +119,7 @@ class RowSamples(msgspec.Struct, frozen=True):
 def rows_sampled(
     site: Site, part: Part, draws: RowSamples, taken: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return lines of rows of the site that trees drew, bool (lines, rows), and the line of each tree, -1 for none.
+    """Return lines of rows of the site that trees sampled, bool (lines, rows), and the line of each tree, -1 for none.
 
     Of all rows, or of those that are ``taken``.
     """
@@ -144,7 +143,7 @@ _SHARES = "shares split off"  # the key under which a site's store keeps the sha
 
 
 def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, Part]:
-    """Split a share of the training rows off, by class; return the rows to learn from, and those split off."""
+    """Split a share of the training rows off, by class; return the training rows, and those split off."""
     reject(not 0.0 <= validation <= 0.5, "the share of rows to split off must be between 0 and a half")
     part = site.part(schema)
     held = np.zeros(len(part), np.bool_)

@@ -16,8 +16,7 @@ from silvan.algorithms.requests import MAX_TREES
 from silvan.data.bins.bins import Bins
 from silvan.errors import FormatError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.message import Blob, ProtocolPosition, Request
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, ProtocolPosition, Request
 from silvan.federation.store import digest
 from silvan.tree.objectives import Measure
 from silvan.tree.sampling import RowSampling
@@ -49,7 +48,7 @@ def follow_level(
     nodes: np.ndarray,
     features: np.ndarray,
 ) -> bytes | None:
-    """Return the trace of a question about nodes and their features; None if it does not follow the last ones.
+    """Return the trace of a request about nodes and their features; None if it does not follow the last ones.
 
     ``splits`` are the nodes and the features of all splits so far.
     """
@@ -106,7 +105,7 @@ class AfterSplits(Request, frozen=True, kw_only=True):
     split_feature: Derived[np.ndarray]
     split_missing_left: Derived[np.ndarray]
     split_words: Derived[np.ndarray]
-    min_leaf: Fixed[int] = 1  # rows that both sides of a split have at least, for the site's policy to judge
+    min_leaf: Fixed[int] = 1  # rows that both sides of a split have at least, for the site's policy to evaluate
 
     def rounds(self) -> list[list[np.ndarray]]:
         """Cut the splits so far into rounds, column by column; raise ``FormatError`` unless these match."""
@@ -178,7 +177,7 @@ class SplitHistory:
 
 
 def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:
-    """Raise ``FormatError`` for a question about nodes or features that do not exist, or come twice."""
+    """Raise ``FormatError`` for a request about nodes or features that do not exist, or come twice."""
     reject(nodes.ndim != 1 or features.ndim != 2 or len(features) != len(nodes), "features do not match nodes")
     reject(nodes.dtype != np.int32 or features.dtype != np.int32, "nodes or features are of another type")
     reject(not are_different(nodes, n_nodes), "an open node does not exist, or comes twice")

@@ -23,15 +23,13 @@ from silvan.algorithms.requests import forests_of, own_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, Reply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.node_counts import sum_at_nodes
 from silvan.forest.predict import abstaining
@@ -78,7 +76,7 @@ class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
     reply: ClassVar[type[Reply]] = LeafLabels
 
     few: Derived[np.ndarray]  # the nodes that too few rows of others reach
-    min_leaf: Fixed[int]  # how many are enough, which the site's policy judges
+    min_leaf: Fixed[int]  # how many are enough, which the site's policy evaluates
     # fixed point of numbers; of no use for classes
     offset: Derived[float]
     scale: Derived[float]
@@ -128,7 +126,7 @@ def _count(
     amounts: np.ndarray,
     columns: int,
 ) -> np.ndarray:
-    """Count the rows that trees draw here, at the leaves of others' trees that do not abstain."""
+    """Count the rows that trees sample here, at the leaves of others' trees that do not abstain."""
     own, places = own_trees(site, request.forests, forests, request.owners), places_of(forests)
     drawn = drawn_by_place(site, part, request.bootstrap, int(own.sum()), int(places.max()) + 1)
     trees = np.flatnonzero(~own & ~abstaining(forest, site.absent(forest.schema)))

@@ -11,10 +11,10 @@ import numpy as np
 
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, RefusedError, reject
-from silvan.federation.cache import CacheKey
 from silvan.federation.message import Blob, Reply
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site
+from silvan.federation.store import CacheKey
 from silvan.forest.forest import Forest, join_forests
 
 MAX_TREES = 1 << 16  # the most trees that a site grows or reads at a time: each takes memory for all rows

@@ -17,15 +17,14 @@ from silvan.data.bins.bins import Bins, make_bins, most_in_a_bin
 from silvan.data.bins.cut_points import choose_cuts, given_cuts, staggered_bins
 from silvan.data.bins.grid import Grid, Heavy, most_fine_cells
 from silvan.data.schema import MAX_BINS, Feature, Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.util.threads import thread_count, thread_map
 
 
@@ -94,11 +93,9 @@ def bins_of(site: Site, blob: Blob, schema: Schema, max_bins: int = MAX_BINS, *,
         if (sizes < 0).any() or (sizes >= MAX_BINS).any() or values.shape != (sizes.sum(),):
             raise FormatError("the bins do not match")
         cuts = np.split(values, np.cumsum(sizes)[:-1])
-        if not np.isfinite(values).all() or any((np.diff(c) <= 0).any() for c in cuts):
-            raise FormatError("the cut points must rise")
+        reject(not np.isfinite(values).all() or any((np.diff(c) <= 0).any() for c in cuts), "the cut points must rise")
         steps = _steps(points)
-        if points.max_bins > max_bins:
-            raise FormatError("a tree has more bins than the request says")
+        reject(points.max_bins > max_bins, "a tree has more bins than the request says")
         for feature, own in zip(schema.features, cuts, strict=True):
             _check_cuts(feature, own, len(schema.features), max_bins if steps is None else MAX_BINS, public=public)
         return make_bins(schema, cuts, steps, points.max_bins)
@@ -120,8 +117,7 @@ def _check_cuts(feature: Feature, cuts: np.ndarray, n_columns: int, max_bins: in
 
 def _steps(points: CutPoints) -> list[np.ndarray] | None:
     """Return the steps between codes, column by column; raise ``FormatError`` for those of other cuts."""
-    if not 2 <= points.max_bins <= MAX_BINS:
-        raise FormatError("the bins of a tree are not possible")
+    reject(not 2 <= points.max_bins <= MAX_BINS, "the bins of a tree are not possible")
     if points.steps is None:
         return None
     if points.steps.shape != points.values.shape or points.steps.dtype != np.uint8:
@@ -224,7 +220,7 @@ def _on_grid(schema: Schema, f: int) -> bool:
 
 
 def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
-    """Return the heavy cells of a question by column; raise ``FormatError`` for cells that do not exist."""
+    """Return the heavy cells of a request by column; raise ``FormatError`` for cells that do not exist."""
     table_grid, n = Grid.for_columns(len(schema.features)), len(schema.features)
     columns, cells, shifts = request.columns, request.cells, request.shifts
     if any(a.ndim != 1 or a.dtype != np.int32 or a.shape != cells.shape for a in (columns, cells, shifts)):
@@ -240,8 +236,7 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
     bounds = np.searchsorted(columns, np.arange(n + 1))
     heavy = [Heavy(cells[a:b], shifts[a:b]) for a, b in pairwise(bounds)]
     # few cells hold much of the rows, and are looked into for as many bins as a tree has: whatever the counts were
-    if not 2 <= request.max_bins <= MAX_BINS:
-        raise FormatError("the bins of a tree are not possible")
+    reject(not 2 <= request.max_bins <= MAX_BINS, "the bins of a tree are not possible")
     most = staggered_bins(request.max_bins)
     if any(h.starts(table_grid.coarse)[-1] > most_fine_cells(table_grid, most) for h in heavy):
         raise FormatError("the cells are looked into too closely")

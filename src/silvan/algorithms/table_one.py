@@ -7,8 +7,7 @@ import msgspec
 
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL
-from silvan.util.notebook import html_table
-from silvan.util.readable import format_number
+from silvan.util.readable import format_number, html_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -72,7 +71,7 @@ class TableOne(msgspec.Struct, frozen=True):
         return ["", *("All sites" if site == OVERALL else site for site in self.rows), "SMD"]
 
     def texts(self, most: int = 12) -> list[list[str]]:
-        """Return the table as texts, with at most so many categories of a column."""
+        """Return the table as texts, with at most this many categories of a column."""
         table = [["training rows", *(f"{n:,}" for n in self.rows.values()), ""]]
         for line in self.lines:
             missing = ["  missing", *(_share(line.by_site[s].missing, n) for s, n in self.rows.items()), ""]

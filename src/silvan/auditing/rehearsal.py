@@ -9,13 +9,13 @@ import msgspec
 from silvan.federate.options import make_sums
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.in_process import InProcess
 from silvan.federation.journal import Journal
 from silvan.federation.message import Envelope, SignedReply, Verb
 from silvan.federation.partitioned_site import site_of
 from silvan.federation.signed import make_signers
 from silvan.federation.site import Site
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 from silvan.privacy.gate import Gate, policy_of
 from silvan.privacy.noise.budget import Budget
 

@@ -17,11 +17,9 @@ import narwhals as nw
 import numpy as np
 from sklearn.base import clone
 
-from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.in_one_place import joined
+from silvan.algorithms.vertical.columns import columns_of, row_draws
 from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import KeepShare
-from silvan.algorithms.vertical.row_sampling import row_draws
 from silvan.auditing.findings import ATTACKS, Finding, mean_gap
 from silvan.auditing.rehearsal import Wiretap, tap_of
 from silvan.data.table import read_table
@@ -29,6 +27,7 @@ from silvan.federate.by_columns import federate_columns
 from silvan.federation import wire
 from silvan.federation.federation import Federation
 from silvan.federation.party import Party
+from silvan.learners.in_one_place import joined
 from silvan.learners.vertical import VerticalForest
 from silvan.privacy.gate import Policy, policy_of
 from silvan.tree.fit import Settings

@@ -26,7 +26,7 @@ def advise(
     from silvan.algorithms.bofrf.clusters import Metric
     from silvan.cli import terminal
     from silvan.study.progress_bars import ProgressBars
-    from silvan.study.study_file import make_federation, read_study
+    from silvan.study.study_file import make_federation, read_study, with_lines
     from silvan.util.csv_text import csv_text
     from silvan.util.files import write_whole
 
@@ -38,7 +38,7 @@ def advise(
     wanted, n = plan.parameters.get("clusters") if clusters is None else clusters, len(federation.sites)
     if clusters is not None and not 1 <= clusters <= n:
         raise InputError.wrong("--clusters", f"a whole number from 1 to {n}, the number of sites", clusters)
-    with plan.pointing(), progress.step("Comparing the sites") as step:
+    with with_lines(plan), progress.step("Comparing the sites") as step:
         step.follow(federation, 2)
         advised = advice.advise(
             federation,

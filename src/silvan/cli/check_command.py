@@ -18,10 +18,10 @@ def check(
 ) -> None:
     """Show the columns of every site's table, and ask about what looks odd; nothing is trained or written."""
     from silvan.study import table_check
-    from silvan.study.study_file import read_study
+    from silvan.study.study_file import read_study, with_lines
 
     plan = read_study(study)
-    with plan.pointing():
+    with with_lines(plan):
         tables = table_check.open_tables(plan)
         profiles, whole = table_check.profiles_of(tables), table_check.table_of_all(plan)
         ask = table_check.questions

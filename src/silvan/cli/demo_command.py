@@ -39,8 +39,9 @@ def demo(
 def is_same(study: "Study", run: "Run") -> bool:
     """Whether the folder holds a run of the same demo, which may be written over."""
     from silvan.study.steps import versions
+    from silvan.study.study_file import fingerprint_of
 
     try:
-        return run.read().fingerprint == study.fingerprint(versions()["silvan"])
+        return run.read().fingerprint == fingerprint_of(study, versions()["silvan"])
     except SilvanError:
         return False

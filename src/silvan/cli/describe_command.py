@@ -31,12 +31,12 @@ def describe(
     from silvan.study.run_folder import NotKept
     from silvan.study.run_study import run_study
     from silvan.study.steps import start_record
-    from silvan.study.study_file import make_federation, read_study
+    from silvan.study.study_file import make_federation, read_study, with_lines
     from silvan.util.csv_text import csv_text
     from silvan.util.files import write_whole
 
     plan = describing(read_study(study))
-    with plan.pointing():
+    with with_lines(plan):
         federation = make_federation(plan, None)
         record = run_study(plan, federation, NotKept(), start_record(plan, ""), Listener())
     table = record.table_one

@@ -130,13 +130,13 @@ def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["Me
 
 def read_unchanged_study(run: "Run", record: "Record") -> "Study | None":
     """Read the study of a run; None if the study or its tables have changed since."""
-    from silvan.study.study_file import read_study
+    from silvan.study.study_file import fingerprint_of, read_study
 
     try:
         study = read_study(run.folder / record.study_file)
     except InputError:
         return None
-    return study if study.fingerprint(record.versions.get("silvan", "")) == record.fingerprint else None
+    return study if fingerprint_of(study, record.versions.get("silvan", "")) == record.fingerprint else None
 
 
 def restore_run(study: "Study", run: "Run", record: "Record") -> "tuple[Federation, FederatedEstimator]":

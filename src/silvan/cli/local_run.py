@@ -20,7 +20,7 @@ from silvan.study.run_folder import AUDIT, EVALUATION, JOURNAL, LEARNT, MODEL, R
 from silvan.study.run_study import run_study
 from silvan.study.steps import start_record, versions
 from silvan.study.study import Study
-from silvan.study.study_file import make_federation
+from silvan.study.study_file import fingerprint_of, make_federation, with_lines
 from silvan.study.table_check import profiles_of, questions, questions_of_rows
 from silvan.util.readable import count_of
 
@@ -76,7 +76,7 @@ def carry_out(plan: Study, run: Run, record: Record, *, demo: bool = False) -> N
     with ProgressBars().step("Reading tables and agreeing on columns"):
         federation = make_federation(plan, None if demo else run.file(JOURNAL))
     listener = FitListener(plan, federation, run, quiet=demo)
-    with plan.pointing():
+    with with_lines(plan):
         run_study(plan, federation, run, record, listener)
     federation.journal.close()
     write_report(run)
@@ -90,7 +90,7 @@ def carry_out(plan: Study, run: Run, record: Record, *, demo: bool = False) -> N
 
 def start_run(study: Study, run: Run, *, resume: bool) -> Record:
     """Start a run, or return the record of the one to go on with; raise ``InputError`` if it is of another study."""
-    fingerprint = study.fingerprint(versions()["silvan"])
+    fingerprint = fingerprint_of(study, versions()["silvan"])
     record = start_record(study, fingerprint, os.path.relpath(study.path.resolve(), run.folder.resolve()))
     if not resume:
         put_aside(run)

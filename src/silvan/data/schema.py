@@ -17,8 +17,7 @@ import numpy as np
 
 from silvan.errors import FormatError, SchemaError
 from silvan.util.cell_text import Plain, cell_text
-from silvan.util.notebook import html_table
-from silvan.util.readable import count_of, format_names
+from silvan.util.readable import count_of, format_names, html_table
 
 MISSING_BIN = 0  # every column's bin 0 holds its missing values; values start at bin 1
 MAX_BINS = 255  # the most value bins a column may have: with the bin of missing values, a bin fits one byte

@@ -12,13 +12,13 @@ from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 from silvan.data.column_types import Kinds
 from silvan.errors import InputError
 from silvan.federation.federation import Federation, Sums, check_names
-from silvan.federation.in_process import InProcess
 from silvan.federation.journal import Journal
 from silvan.federation.keys import Key
 from silvan.federation.signed import make_signers
 from silvan.federation.site import SecureSum, Site
 from silvan.federation.store import Store
 from silvan.federation.sums import TrustedSums
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import MaskedPart
 from silvan.privacy.aggregation.ring import RingPart, RingSums

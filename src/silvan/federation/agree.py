@@ -9,7 +9,7 @@ from silvan.data.cells import fold, look_alike
 from silvan.data.column_types import Kinds, date_parts
 from silvan.data.encode import Task, date_features
 from silvan.data.schema import CROWDED, FEWER, MAX_CATEGORIES, Class, Feature, Label, Schema
-from silvan.errors import AgreementError, FormatError
+from silvan.errors import AgreementError, FormatError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Absent, Agreement, ColumnAtSites, Differences
 from silvan.federation.describe import (
@@ -31,19 +31,19 @@ from silvan.federation.federation import Federation
 from silvan.util.readable import count_of, format_names
 
 MAX_ROWS = 1 << 40
-"""No site has more, and sums of so many fit any number."""
+"""Upper bound on a site's rows: sums of this size fit all counters."""
 
 _KINDS = {"numeric": "numbers", "categorical": "text", "date": "dates", "empty": "nothing"}
-"""What is shown of the kinds of columns."""
+"""Kinds of columns in words."""
 
 _BIAS, _CELLS = 127, 256
-"""A cell of medians is a power of two by the exponent of a float: how that is counted, and how many there are."""
+"""Median cells are powers of two, by the exponent of a float: its bias, and the number of cells."""
 
 _FAR = 2
-"""Medians so many powers of two apart look like other units."""
+"""Medians more than this many powers of two apart suggest different units."""
 
 _NAMED = 5
-"""Classes of a site that a warning names."""
+"""Maximum number of a site's classes in a warning."""
 
 
 def agree_on(
@@ -60,13 +60,12 @@ def agree_on(
     share_key: Callable[[], None] | None = None,
     share_columns: Callable[[Sequence[str]], None] | None = None,
 ) -> Agreement:
-    """Find the schema that all sites' tables fit, how the tables differ, and each site's rows.
+    """Find a schema that fits all sites' tables, the differences between the tables, and each site's number of rows.
 
-    ``grouped`` says that the study names a column of persons' ids: sites that go by none refuse, and the other way.
-    With a schema that is given, sites are asked at most for their rows. ``share_columns`` tells sites which columns the
-    others have, and ``share_key`` gives them the key by which they prove how many rows categories have, both before
-    anything is counted. ``positive`` is the class of two that metrics are about. ``absent`` says what becomes of
-    columns that some sites lack.
+    ``grouped`` says whether the study names a column of persons' ids: sites must agree with it. If a schema is given,
+    sites are asked for their rows at most. ``share_columns`` sends sites the names of the others' columns, and
+    ``share_key`` gives them the key for proving category counts, both before anything is counted. ``positive`` is the
+    positive class of two. ``absent`` says how to treat columns that some sites lack.
     """
     if schema is not None:
         if share_columns is not None:
@@ -104,11 +103,10 @@ def agree_on(
 
 
 def ask_rows(federation: Federation, *, grouped: bool = False) -> dict[str, int]:
-    """Request the number of rows of each site, if a schema is already agreed."""
+    """Request the number of rows of each site, once a schema is agreed."""
 
     def check(site: str, reply: Size) -> None:
-        if not 1 <= reply.rows < MAX_ROWS:
-            raise FormatError("it has no training rows")
+        reject(not 1 <= reply.rows < MAX_ROWS, "it has no training rows")
 
     with federation.counted_apart():
         replies: dict[str, Size] = federation.ask(CountRows(grouped=grouped), check=check)
@@ -117,16 +115,14 @@ def ask_rows(federation: Federation, *, grouped: bool = False) -> dict[str, int]
 
 def _check_description(site: str, replies: Description) -> None:
     n = len(replies.names)
-    if replies.medians.shape != (n,) or replies.medians.dtype != np.int64:
-        raise FormatError("its columns do not match")
+    reject(replies.medians.shape != (n,) or replies.medians.dtype != np.int64, "its columns do not match")
     if len(replies.kinds) != n or not all(kind in _KINDS for kind in replies.kinds):
         raise FormatError("its kinds are not kinds of columns")
     if len(set(replies.names)) < n or not all(replies.names) or not 1 <= replies.rows < MAX_ROWS:
         raise FormatError("a column without a name of its own, or no rows to learn from")
     classes = replies.classes
     few = not 0 <= replies.unnamed < MAX_ROWS or (classes is not None and len(classes) + replies.unnamed == 0)
-    if few or any(c != c or c in (np.inf, -np.inf) for c in classes or ()):
-        raise FormatError("its classes are not classes")
+    reject(few or any(c != c or c in (np.inf, -np.inf) for c in classes or ()), "its classes are not classes")
 
 
 def _features(name: str, kind: str, kinds: Kinds) -> list[Feature]:
@@ -137,9 +133,9 @@ def _features(name: str, kind: str, kinds: Kinds) -> list[Feature]:
 
 
 def _kinds(replies: dict[str, Description], differences: Differences, absent: Absent) -> dict[str, str]:
-    """Return every column of any site, or of all sites, in the order of the sites, with its kind.
+    """Return all columns of any site, or those of all sites, with their kinds, in the order of the sites.
 
-    A column without values has no kind of its own. Sites that read a column differently must say what it is.
+    A column without values takes the kind from other sites. It is an error if sites read a column differently.
     """
     kinds: dict[str, dict[str, str]] = {}
     for site, description in replies.items():
@@ -189,7 +185,7 @@ def _kinds(replies: dict[str, Description], differences: Differences, absent: Ab
 def _classes(
     replies: dict[str, Description], label: str, differences: Differences, kind: Any
 ) -> tuple[Class, ...] | None:
-    """Return the classes of all sites; the study decides whether classes that differ in case or blanks are one."""
+    """Return the classes of all sites; the study decides whether case and blanks tell classes apart."""
     by_site = {site: d.classes for site, d in replies.items()}
     numbers = [site for site, classes in by_site.items() if classes is None]
     if numbers and len(numbers) < len(by_site):
@@ -207,7 +203,7 @@ def _classes(
         raise AgreementError(
             f"the classes of {label!r} are text at {', '.join(text)} and numbers at {', '.join(rest)}; make them alike"
         )
-    if kind == "folded":  # classes that differ in case alone are one, called as the first of them
+    if kind == "folded":  # classes that differ only in case are one, named like the first of them
         called = {fold(str(c)): c for c in sorted(everything, reverse=True)}
         by_site = {site: [called[fold(str(c))] for c in classes or ()] for site, classes in by_site.items()}
         everything = set(called.values())
@@ -241,8 +237,8 @@ def _classes(
 
 
 def _suspect_classes(by_site: dict[str, set[Class]], label: str, differences: Differences) -> None:
-    """Warn where sites fall into parts that have no class in common: classes may be named in other words."""
-    parts: list[tuple[str, set[Class]]] = []  # a site of each part, and all of its classes
+    """Warn if groups of sites have no class in common: they may use different names for the same classes."""
+    parts: list[tuple[str, set[Class]]] = []  # a site of each group, and all classes of the group
     for site, classes in by_site.items():
         met = [part for part in parts if part[1] & classes]
         first = met[0][0] if met else site
@@ -257,25 +253,25 @@ def _suspect_classes(by_site: dict[str, set[Class]], label: str, differences: Di
 
 
 def _median_cells(name: str, replies: dict[str, Description]) -> dict[str, int]:
-    """Return the cell of the median of a column's values at each site that has enough of them."""
+    """Return the median cell of a column at each site with enough values."""
     described = {site: d for site, d in replies.items() if name in d.names}
     cells = {site: int(d.medians[d.names.index(name)]) for site, d in described.items()}
     return {site: cell for site, cell in cells.items() if 0 < cell <= _CELLS}
 
 
 def _suspect_names(names: Sequence[str], differences: Differences, column: str | None = None) -> None:
-    """Warn of names of columns, or of a column's categories, that differ only in case, blanks or marks."""
+    """Warn about names of columns, or of a column's categories, that differ only in case, blanks or punctuation."""
     what = "columns" if column is None else f"categories of {column}"
     for alike in look_alike(names):
         differences.warnings.append(f"the {what} {', '.join(map(repr, alike))} look alike; are they the same?")
 
 
 def _suspect_units(cells_by_column: dict[str, dict[str, int]], differences: Differences) -> None:
-    """Warn where medians are powers of two apart: the same column may be in other units."""
+    """Warn if medians differ by several powers of two: sites may use different units."""
     for name, cells in cells_by_column.items():
         if len(cells) < 2:
             continue
-        # of two medians, or of two equal camps, nobody knows which is right: all of them are named
+        # with two medians, or two equal groups, either could be wrong: name all of them
         ordered = sorted(cells.values())
         middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
         odd = [site for site, cell in cells.items() if max(abs(cell - m) for m in middle) > _FAR]
@@ -288,12 +284,11 @@ def _suspect_units(cells_by_column: dict[str, dict[str, int]], differences: Diff
 def _name_categories(
     federation: Federation, features: list[Feature], differences: Differences
 ) -> tuple[list[Feature], dict[str, dict[str, int]]]:
-    """Return the features with their categories, and for each column the number that every site named."""
+    """Return the features with their categories, and how many categories of each column every site named."""
     names = [f.name for f in features if f.categorical]
 
     def check_names(site: str, reply: CategoryNames) -> None:
-        if len(reply.names) != len(names):
-            raise FormatError("its names do not match the columns")
+        reject(len(reply.names) != len(names), "its names do not match the columns")
 
     total: CategoryCounts = federation.total(
         CountCategories(names=names), check=lambda site, reply: check_counts(reply, len(names))

@@ -1,4 +1,4 @@
-"""What a federation has agreed on before anything is learned, by rows or by columns."""
+"""What a federation agrees on before training, by rows or by columns."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,7 +9,7 @@ import numpy as np
 from silvan.data.schema import Schema
 
 Absent = Literal["missing", "drop"]
-"""What becomes of columns that some sites lack: they are missing in all rows there, or are left out."""
+"""How to treat columns that some sites lack: as missing in all rows there, or drop them."""
 
 
 @dataclass(repr=False)
@@ -32,11 +32,10 @@ class Differences:
 
 
 class ColumnAtSites(msgspec.Struct, frozen=True):
-    """What sites disclosed about a column when they agreed, and no more than that.
+    """What sites disclosed about a column during the agreement.
 
-    ``sites`` have it. ``sizes``, of numbers: the two powers of two between which the median of a site's values lies,
-    without their signs and zeros. ``categories``: how many categories a site named. A site that is in neither has too
-    few values to tell.
+    ``sites`` have the column. ``sizes`` are, for numbers, the two powers of two around the median magnitude of a site's
+    non-zero values. ``categories`` is the number of categories that a site named. A site in neither has too few values.
     """
 
     name: str
@@ -48,19 +47,19 @@ class ColumnAtSites(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Columns:
-    """Who holds what: each party's features by index, the label, and the rows in common by their digests."""
+    """What each party holds: its features by index, the label, and the digests of the common rows."""
 
     owners: dict[str, range]
     label_holder: str | None
     common: np.ndarray
     held_out: np.ndarray  # bool, which of the rows in common are held out for evaluation
-    schema: Schema  # as the coordinator learns it: numbers for names, unless the study has names shown
-    known: dict[str, np.ndarray] | None = None  # digests by party, where the coordinator has seen them
-    draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
+    schema: Schema  # as the coordinator sees it: numbers for names, unless the study shows names
+    known: dict[str, np.ndarray] | None = None  # digests by party, if the coordinator has seen them
+    draws: bytes = b""  # the key by which trees sample rows, sealed for the parties
 
     @property
     def training(self) -> np.ndarray:
-        """Digests of the rows to learn from."""
+        """Digests of the training rows."""
         return self.common[~self.held_out]
 
     @property
@@ -71,15 +70,15 @@ class Columns:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all sites go by. With ``columns`` they hold columns of the same rows, without they hold different rows.
+    """The agreement of all sites. With ``columns`` they hold columns of the same rows, otherwise different rows.
 
-    The schema has the names of columns also if the coordinator goes by numbers, where the parties are in this process.
+    If the parties are in this process, the schema has column names, even if the coordinator sees numbers.
     """
 
     schema: Schema
     differences: Differences = field(default_factory=Differences)
-    rows: dict[str, int] = field(default_factory=dict)  # to learn from, by site; empty where policies keep it back
+    rows: dict[str, int] = field(default_factory=dict)  # training rows by site; empty where policies withhold them
     columns: Columns | None = None
     described: list[ColumnAtSites] = field(default_factory=list)  # what sites disclosed about their columns
-    by_asking: bool = True  # whether the schema was found by asking the sites, not given
-    grouped: bool = False  # whether persons may have several rows, of which counts have one
+    by_asking: bool = True  # whether the schema came from the sites instead of being given
+    grouped: bool = False  # whether persons may have several rows, and count as one

@@ -1,9 +1,9 @@
 """Messages in chunks: large messages are cut, sent piece by piece, and reassembled.
 
-Every chunk gets a reply. The last chunk of a message is answered; a long answer is fetched piece by piece. A piece is
-as large as the link carries in about a second, so that every reply is also a sign of life and nothing waits long
-behind it. A chunk whose reply did not come is sent again. A site keeps one message at a time, and one that was
-restarted in between says that it lacks what came before: the message is then sent again.
+Every chunk is acknowledged. The site replies after the last chunk; a long reply is fetched piece by piece. A piece is
+as large as the link carries in about a second, so that every acknowledgement is also a sign of life and nothing waits
+long behind it. A chunk that is not acknowledged is sent again. A site holds one message at a time; if it was restarted
+in between, it reports the earlier pieces as missing, and the message is sent again.
 """
 
 import threading
@@ -13,30 +13,30 @@ from typing import Literal
 
 import msgspec
 
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
 from silvan.federation.message import Verb
 from silvan.federation.outgoing import DeclinedError, LaterError, UnreachedError, WaitingError
 from silvan.federation.store import digest
 
 LEAST, FIRST, MOST = 1 << 15, 1 << 18, 1 << 23
-"""Bytes that travel at once: at least, at first, at most."""
+"""Bytes per piece: minimum, initial and maximum."""
 
 _SECONDS = 1.0
-"""How long a piece should be on its way."""
+"""Target duration of sending a piece."""
 
 _PATIENCE = 15.0
-"""Seconds that a site lets a wish for an answer wait while it works on it; then it says that it still does."""
+"""Seconds that a fetch waits while the site computes its reply; then the site says that it is still working."""
 
 PING = ""
-"""Names a chunk that only finds out whether the site is there."""
+"""The id of a chunk that only checks whether the site is there."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A piece of a message to a site, or with ``fetch`` a wish for a piece of the answer, of ``most`` bytes."""
+    """A piece of a message to a site or, with ``fetch``, a request for up to ``most`` bytes of the reply."""
 
     id: str
-    at: int  # byte of the message, or of the answer, at which the piece begins
+    at: int  # offset of the piece in the message or reply
     total: int = 0  # bytes of the message
     verb: Verb = "ask"
     data: bytes = b""
@@ -45,17 +45,17 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class ChunkReply(msgspec.Struct, frozen=True):
-    """The response: a piece of the reply, or an instruction."""
+    """The response to a chunk: a piece of the reply, or a state."""
 
     what: Literal["kept", "answer", "working", "lacking", "waiting", "later", "refused", "declined"]
-    total: int = 0  # bytes of the answer
+    total: int = 0  # bytes of the reply
     data: bytes = b""
-    text: str = ""  # of all but answers: why
-    seconds: float = 0.0  # how long the chunk was at the site
+    text: str = ""  # the reason, except for replies
+    seconds: float = 0.0  # time spent at the site
 
 
 Carry = Callable[[bytes], bytes]
-"""Brings bytes to a site and those that it gives back; raises ``UnreachedError`` if that cannot be done now."""
+"""Carries bytes to a site and returns its response; raises ``UnreachedError`` if that is not possible now."""
 
 
 class PieceSize:
@@ -65,7 +65,7 @@ class PieceSize:
         self.bytes, self._clock = first, clock
 
     def carry(self, carry: Carry, chunk: Chunk) -> ChunkReply:
-        """Bring a chunk, and learn from how long that took; a site's work does not count."""
+        """Carry a chunk, and adapt the size to the time it took, without the site's work."""
         begun = self._clock()
         try:
             reply = wire.decode(carry(wire.encode(chunk)), ChunkReply)
@@ -73,7 +73,7 @@ class PieceSize:
             self.bytes = max(self.bytes // 2, LEAST)
             raise
         seconds = self._clock() - begun - reply.seconds
-        if max(len(chunk.data), len(reply.data)) * 2 >= self.bytes:  # a small piece says nothing of the link
+        if max(len(chunk.data), len(reply.data)) * 2 >= self.bytes:  # a small piece says nothing about the link
             change = min(max(_SECONDS / max(seconds, 1e-3), 0.25), 4.0)
             self.bytes = int(min(max(self.bytes * change, LEAST), MOST))
         return reply
@@ -89,7 +89,7 @@ def send_in_chunks(
     size, name, at, worked = PieceSize() if size is None else size, digest(data), 0, 0.0
 
     def bring(chunk: Chunk) -> ChunkReply:
-        """Bring a chunk; if it is the last and no reply came, ask for the answer: the site may have had it."""
+        """Carry a chunk; if it is the last and there was no response, ask for the reply: it may have arrived."""
         nonlocal worked
         is_last = not chunk.fetch and chunk.at + len(chunk.data) == chunk.total
         now = chunk
@@ -115,19 +115,17 @@ def send_in_chunks(
         at += len(piece)
         if reply.what != "kept" or at >= len(data):
             break
-    if not 0 <= reply.total <= wire.MAX_MESSAGE:
-        raise FormatError("an answer of so many bytes is none")
+    reject(not 0 <= reply.total <= wire.MAX_MESSAGE, "a reply cannot have so many bytes")
     answer, total = bytearray(_piece(reply)), reply.total
     while len(answer) < total:
         piece = _piece(bring(Chunk(name, len(answer), most=size.bytes, fetch=True)))
-        if not piece:
-            raise FormatError("a piece of an answer is empty")
+        reject(not piece, "a piece of an answer is empty")
         answer += piece
     return bytes(answer[:total]), worked
 
 
 def ping(carry: Carry) -> None:
-    """See whether a site is there; raises ``UnreachedError`` if not."""
+    """Check whether a site is there; raise ``UnreachedError`` if not."""
     wire.decode(carry(wire.encode(Chunk(PING, 0))), ChunkReply)
 
 
@@ -148,16 +146,16 @@ def _piece(reply: ChunkReply) -> bytes:
 
 
 class ChunkServer:
-    """Takes chunks in at a site, and hands out answers; one message after the other.
+    """Receives chunks at a site and serves replies, one message after the other.
 
     Parameters
     ----------
     receive
-        Answers a message that came by a verb.
+        Answers a message with a given verb.
     ready
-        Returns a reply that says why the site does not answer yet, or at all; None if it does.
+        Returns a response that says why the site does not reply yet, or at all; None if it does.
     patience
-        Seconds that a wish for an answer waits while the site works on it.
+        Seconds that a fetch waits while the site computes its reply.
     """
 
     def __init__(
@@ -172,9 +170,9 @@ class ChunkServer:
         self._leaving: tuple[str, bytes] = ("", b"")
 
     def take(self, data: bytes) -> bytes:
-        """Take a chunk and return the reply to it; raise ``FormatError`` for anything else."""
+        """Receive a chunk and return the response; raise ``FormatError`` for anything else."""
         chunk = wire.decode(data, Chunk)
-        if chunk.id == PING:  # answered at once, however busy the site is
+        if chunk.id == PING:  # immediately, even if the site is busy
             return wire.encode(ChunkReply("kept"))
         if chunk.at < 0 or (not chunk.fetch and chunk.at + len(chunk.data) > chunk.total):
             raise FormatError("a chunk is outside of its message")
@@ -193,13 +191,13 @@ class ChunkServer:
         if held is not None:
             return held
         if chunk.id == self._leaving[0] and chunk.at + len(chunk.data) == chunk.total:
-            return self._fetch(Chunk(chunk.id, 0, most=chunk.most))  # it came again, and is answered
+            return self._fetch(Chunk(chunk.id, 0, most=chunk.most))  # the last chunk came again
         name, come = self._coming
         if name != chunk.id or chunk.at == 0:
             self._coming = name, come = chunk.id, bytearray()
         if chunk.at > len(come):
             return ChunkReply("lacking")
-        del come[chunk.at :]  # a piece that comes again
+        del come[chunk.at :]  # drop a repeated piece
         come += chunk.data
         if len(come) < chunk.total:
             return ChunkReply("kept")

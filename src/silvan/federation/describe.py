@@ -1,17 +1,16 @@
-"""A site's description of its table before training: the messages of agreement and the site's half.
+"""A site's description of its table before training: the messages, and the site's side.
 
-Nothing in a description is a value of a row. Of a numeric column it says in which very coarse cell of the
-public grid the median of its sizes lies, so that a column in other units is noticed.
+A description contains no value of any row. For a numeric column it gives the very coarse cell of the public grid that
+holds the median magnitude, so that different units are noticed.
 
-Classes and categories are all that leaves a table by name. Between machines a site names the classes that at least
-``FLOOR`` of its own rows have. A class that is rarer at a site is still counted there if another site names it; one
-that is rare at every site must be in a schema that the study gives. In one process sites name all classes: whoever asks
-has the tables.
+Only classes and categories leave a table by name. Between machines a site names the classes that at least ``FLOOR`` of
+its own rows have. A class that is rarer at a site is still counted there if another site names it; a class that is rare
+at every site must be in the study's schema. In one process sites name all classes, because the caller has the tables.
 
-A category is named if at least ``FLOOR`` rows of all sites together have it; rarer ones become "other". Who has how
-many is found without names: rows are counted under two hashes of the name, and a name is given if both its counts reach
-the floor. The coordinator must prove these counts (``proven_sums.py``); without a proof a site names what enough of its
-own rows have. A rare name is given by mistake only if it shares both hashes with common ones.
+A category is named if at least ``FLOOR`` rows of all sites together have it; rarer ones become "other". These counts
+need no names: sites count rows under two hashes of each name, and reveal a name if both counts reach the floor. The
+coordinator must prove the counts (``proven_sums.py``); without a proof a site names only what enough of its own rows
+have. A rare name is revealed by mistake only if it shares both hashes with common names.
 """
 
 import hashlib
@@ -25,10 +24,9 @@ from silvan.data.bins.column_summary import Sizes, summarise
 from silvan.data.cells import MISSING, class_places, distinct, fold
 from silvan.data.encode import Task, category_texts
 from silvan.data.schema import MAX_CATEGORIES, Class
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Derived, Fixed
-from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Ask, Blob, Derived, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.proven_sums import PARTS, is_proven, prove
 from silvan.federation.site import Site, answers
 from silvan.tree.sampling import one_of_each
@@ -36,15 +34,15 @@ from silvan.util.cell_text import cell_text
 from silvan.util.readable import count_of
 
 FLOOR = 10
-"""Fewest rows, of all sites or of one, behind anything that names or describes some of them."""
+"""Minimum number of rows, of one site or all, behind anything that names or describes them."""
 
 BUCKETS = 1 << 14
 """Values of each of the two hashes of a category name."""
 
-MOST_NUMBERS = 30  # of a label whose numbers may be classes although few rows have each
+MOST_NUMBERS = 30  # a label with more distinct numbers needs enough rows of each to have classes
 
 MANY = 2048
-"""A column with more different texts at a site looks like free text, or like names of people."""
+"""A column with more distinct texts at a site looks like free text or personal names."""
 
 NO_MEDIAN = -(1 << 30)
 
@@ -53,10 +51,10 @@ class Description(Reply, frozen=True, kw_only=True):
     """The names and kinds of a site's columns."""
 
     names: list[str]
-    kinds: tuple[str, ...]  # numeric, categorical, date, or empty where no cell of the column holds anything
+    kinds: tuple[str, ...]  # numeric, categorical, date, or empty for a column without any value
     medians: np.ndarray
     classes: list[Class] | None  # None: the label is a number
-    unnamed: int = 0  # classes that too few of the site's rows have to be named
+    unnamed: int = 0  # number of classes that too few of the site's rows have
     rows: int
 
 
@@ -89,7 +87,7 @@ class CountRows(Ask[Size], frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CategoryCounts(Reply, frozen=True, kw_only=True):
-    """Rows of each category, by the hashes of its name: (columns, hashes). The proof says that they are the sites'."""
+    """Rows per hash of the category name, (columns, hashes), and the proof that the sites counted them."""
 
     counts: np.ndarray
     proof: np.ndarray
@@ -151,14 +149,14 @@ def describe(site: Site, request: Describe) -> Description:
 
 
 def _check_grouped(site: Site, request: Describe | CountRows) -> None:
-    """Raise ``RefusedError`` unless both sides count the same: rows, or persons."""
+    """Raise ``RefusedError`` unless both sides count rows, or both count persons."""
     if request.grouped != (site.group is not None):
         goes, asked = ("persons", "rows") if site.group is not None else ("rows", "persons")
         raise RefusedError(f"the site counts {goes} and is asked for {asked}: group must be the same for all")
 
 
 def check_classes(classes: Sequence[Class], rows: int) -> None:
-    """Raise ``RefusedError`` if the classes of a label look like measurements: many numbers, each in few rows."""
+    """Raise ``RefusedError`` if the classes look like measurements: many numbers, with few rows each."""
     if sum(not isinstance(value, str) for value in classes) > max(MOST_NUMBERS, rows // FLOOR):
         raise RefusedError(
             f"the label has more than {MOST_NUMBERS} different numbers, in fewer than {FLOOR} rows each: say "
@@ -182,14 +180,14 @@ def _named_classes(site: Site, classes: Sequence[Class]) -> list[Class]:
 
 
 def _count_unnamed(site: Site, classes: Sequence[Class], named: Sequence[Class]) -> int:
-    """Count the classes that are not named; one that differs from a named one in case alone may be the same."""
+    """Count the classes that are not named; one that differs from a named class only in case may be the same."""
     folded = site.kinds.get(site.label) == "folded"
     known = {fold(str(value)) if folded else value for value in named}
     return len({fold(str(value)) if folded else value for value in classes} - known)
 
 
 def _median_cell(sizes: Sizes | None) -> int:
-    # sizes, not values: the median of a column around zero may be anywhere near it
+    # magnitudes, not values: the median of values around zero says nothing about units
     return NO_MEDIAN if sizes is None or sizes.rows < FLOOR else sizes.median_cell()
 
 
@@ -201,9 +199,8 @@ def count_rows(site: Site, request: CountRows) -> Size:
 
 
 def _check_once(names: list[str]) -> None:
-    """Raise an error if a column is named twice: the same question would have many forms."""
-    if len(set(names)) < len(names):
-        raise FormatError("a column is named twice")
+    """Raise an error if a column is named twice, or the same request could have several forms."""
+    reject(len(set(names)) < len(names), "a column is named twice")
 
 
 @answers(CountCategories)
@@ -219,18 +216,18 @@ def count_categories(site: Site, request: CountCategories) -> CategoryCounts:
 
 
 def _key(site: Site) -> np.ndarray:
-    """Return the key of proofs: the sampling key where sites share no other, as in one process."""
+    """Return the key for proofs: the sampling key if sites share no other, as in one process."""
     return site.sampling_key if site.shared_key is None else site.shared_key
 
 
 def _name(site: Site, names: list[str]) -> list[str]:
-    """Return the name of counts of categories: a site counts some columns once in a task."""
+    """Return the name of the counts: a site counts a set of columns once per task."""
     return [site.study, site.task, *names]
 
 
 @answers(NameCategories)
 def name_categories(site: Site, request: NameCategories) -> CategoryNames:
-    """Name the categories that are common."""
+    """Name the common categories."""
     _check_once(request.names)
     total = wire.decode(site.blob(request.counts.hash), CategoryCounts)
     check_counts(total, len(request.names))
@@ -246,7 +243,7 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
             if len(seen) <= MANY:
                 seen.update(texts)
             rows.update({text: n for text, n in texts.items() if allowed.issuperset(buckets(text))})
-        # of what does not look like categories, only what the site's own rows make common
+        # in a column that does not look categorical, name only what is common among the site's own rows
         plain = len(seen) <= MANY and not (seen and site.table.dtypes[name].is_numeric())
         least = 1 if plain and proven else FLOOR
         names.append(sorted(text for text, n in rows.items() if n >= least))
@@ -254,7 +251,7 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
 
 
 def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
-    """Count the rows of each category, batch by batch; where rows have persons, count these, all at once."""
+    """Count the rows of each category batch by batch; if rows belong to persons, count persons over all batches."""
     if name not in site.table.names or name == site.label:
         return
     batches = site.table.batches([name])
@@ -274,12 +271,11 @@ def check_counts(reply: CategoryCounts, n_columns: int) -> None:
     counts, proof = reply.counts, reply.proof
     if counts.shape != (n_columns, 2 * BUCKETS) or counts.dtype != np.int32 or counts.min(initial=0) < 0:
         raise FormatError("its counts are not counts")
-    if proof.shape != (PARTS,) or proof.dtype != np.int64 or proof.min() < 0:
-        raise FormatError("its proof is not one")
+    reject(proof.shape != (PARTS,) or proof.dtype != np.int64 or proof.min() < 0, "its proof is not one")
 
 
 def common_hashes(counts: np.ndarray) -> np.ndarray:
-    """Choose the hashes of a column to name: those that reach the floor, at most as many as can be named."""
+    """Choose the hashes of a column that reach the floor, at most as many as can be named."""
     found = []
     for start in (0, BUCKETS):
         half = counts[start : start + BUCKETS]
@@ -289,6 +285,6 @@ def common_hashes(counts: np.ndarray) -> np.ndarray:
 
 
 def buckets(text: str) -> list[int]:
-    """Hash a category name twice; the second hash counts on from the first."""
+    """Hash a category name twice; the second hash has its own range after the first."""
     word = hashlib.sha256(text.encode()).digest()
     return [int.from_bytes(word[:4], "big") % BUCKETS, BUCKETS + int.from_bytes(word[4:8], "big") % BUCKETS]

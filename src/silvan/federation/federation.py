@@ -1,7 +1,7 @@
 """The coordinator's two verbs, ask and total, and its counts of rounds and bytes.
 
-``ask`` shows every site's reply; ``total`` only the sum. How messages travel and how a sum is kept secret are objects
-that a federation is given; whether sites hold rows or columns is what they agreed on. Algorithms see none of it.
+``ask`` discloses every site's reply, ``total`` only their sum. A federation receives a transport and a sum protocol as
+objects; whether sites hold rows or columns is part of their agreement. Algorithms see none of this.
 """
 
 from collections import Counter
@@ -38,28 +38,27 @@ from silvan.federation.signed import Signer
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.federation.transport import Transport
-from silvan.util.notebook import html_table
-from silvan.util.readable import count_of, format_bytes, format_names, is_or_are
+from silvan.util.readable import count_of, format_bytes, format_names, html_table, is_or_are
 
 OVERALL = "all"
-"""What tables of metrics call all sites together; no site may be called that."""
+"""The name of all sites together in tables of metrics; no site may have it."""
 
 
 class Sums(Protocol):
-    """How replies to a ``total`` become their sum."""
+    """A protocol that sums the replies to a ``total``."""
 
     name: str
-    least: int  # fewest sites that a sum may be over
+    least: int  # minimum number of sites in a sum
 
     def must_stay(self, n: int) -> int:
-        """Return how many of n sites must stay to finish a sum over them."""
+        """Return how many of n sites must stay until the sum is finished."""
 
     def total(self, federation: "Federation", question: Asked) -> tuple[Reply, dict[str, Entry]]:
         """Return the sum over the sites, and each site's traffic as entries without a body."""
 
 
 def check_names(sites: list[str]) -> None:
-    """Raise ``InputError`` for names that cannot be those of a federation's sites."""
+    """Raise ``InputError`` for invalid or repeated site names."""
     if not sites:
         raise InputError("a federation needs at least one site")
     for name in sites:
@@ -70,11 +69,11 @@ def check_names(sites: list[str]) -> None:
 class Federation:
     """Several sites and one coordinator.
 
-    ``transport`` carries messages to ``sites``; ``sums`` says how replies to ``total`` are added. ``quorum`` is how
-    many sites must answer for a study to go on (all, if None); a site that fails or takes more than ``timeout`` seconds
-    is left out of the rest of the study if the quorum allows, and is an error otherwise. A site that refuses ends the
-    study either way. One that waits for its owner's approval has ``patience`` seconds for that; None: any time.
-    The ``roster``, the signer's if there is one, has the keys by which sites' trees are known.
+    ``transport`` carries messages to ``sites``, and ``sums`` adds up replies to ``total``. ``quorum`` is the number of
+    sites that must stay (None: all). A site that fails or takes more than ``timeout`` seconds is left out of the rest
+    of the study if the quorum allows it; otherwise this is an error. A site that refuses always ends the study. A site
+    has ``patience`` seconds to wait for its owner's approval (None: unlimited). The ``roster`` holds the keys that
+    verify sites' trees; with a signer it is the signer's.
     """
 
     def __init__(
@@ -106,13 +105,13 @@ class Federation:
         self.transport = transport
         transport.progress = self._progress
         self._agreement: Agreement | None = None
-        # how to agree, when that is first needed: owners approve the study before anything is asked
+        # agrees on first use: owners approve the study before any request
         self.agree_later: Callable[[], Agreement] | None = None
-        # makes sums verifiable, before the first is asked for; None: they cannot be verified
+        # makes sums verifiable, before the first one; None: they cannot be verified
         self.before_sums: Callable[[Federation], None] | None = None
         self._sums_begun = False
-        self.questions: list[LoggedQuestion] = []  # all so far, if sums can be verified
-        # makes a federation of the same tables with other rows held out for evaluation
+        self.questions: list[LoggedQuestion] = []  # all requests so far, if sums can be verified
+        # makes a federation of the same tables with other test rows
         self.split_later: Callable[[Split], Federation] | None = None
         self.sums, self.study, self.quorum, self.signer = sums, study, quorum, signer
         self.timeout, self._patience = timeout, patience
@@ -124,10 +123,10 @@ class Federation:
         self._watchers: list[Callable[[Event], None]] = []
         self.roster = roster if signer is None else signer.roster
         self._blobs = Blobs()
-        self.key_shared = ""  # the study for which sites have a key that the coordinator does not have
+        self.key_shared = ""  # the study for which sites share a key that the coordinator does not have
         self._asked = 0
         self._apart = False
-        self._joined: int | None = None  # questions so far of a round that may take several
+        self._joined: int | None = None  # requests so far in a round of several
 
     def __repr__(self) -> str:
         return (
@@ -136,7 +135,7 @@ class Federation:
         )
 
     def _repr_html_(self) -> str:
-        """Return sites, rows and traffic as a table for notebooks; no site is asked for it."""
+        """Return sites, rows and traffic as a table for notebooks, without any request."""
         rows = {} if self._agreement is None else self._agreement.rows
         traffic = self.bytes
         cells = [
@@ -149,7 +148,7 @@ class Federation:
             )
             for site in self.sites
         ]
-        head = ("site", "rows to learn from", "sent", "received", "left out, because")
+        head = ("site", "training rows", "sent", "received", "left out because")
         title = f"Federation of {count_of(len(self.sites), 'site', words=True)}"
         return html_table(
             head, cells, title, f"{self.sums.name.capitalize()} sums, {count_of(self.rounds, 'round', words=True)}."
@@ -158,9 +157,9 @@ class Federation:
     # -- the two verbs
 
     def ask(self, request: Question, to: Iterable[str] | None = None, check: Check | None = None) -> dict[str, Any]:
-        """Put a question to sites and see every reply, in the order of the sites.
+        """Send a request and return every site's reply, in the order of the sites.
 
-        A question is one request for all, or a dict of them by site, all of one kind.
+        Pass one request for all sites, or a dict of requests of one kind by site.
         """
         question = self._question(request, "ask", to, check)
         known = self._recall(question)
@@ -183,10 +182,10 @@ class Federation:
         check: Check | None = None,
         most: int | Bounds | None = None,
     ) -> Any:
-        """Put a question to sites and see only the sum of their replies.
+        """Send a request and return only the sum of the replies.
 
-        If it is known that no number in the sum is above ``most`` or below zero, or above one of several bounds, sums
-        that hide their parts take less room.
+        Secure sums take less space if ``most``, an upper bound (or several bounds) on the non-negative numbers in the
+        sum, is known.
         """
         if self.before_sums is not None and not self._sums_begun:
             self._sums_begun = True
@@ -199,7 +198,7 @@ class Federation:
             self._check_recalled(question, OVERALL, total)
             return total
         left = {site: r for site, r in question.requests.items() if site not in known}
-        # the sites hold a sum to the sites that it was over at first, also if one was lost and the study resumed since
+        # sites insist on the original members of a sum, also if one was lost and the study has been resumed since
         reply, traffic = self.sums.total(self, replace(question, requests=left, over=list(question.requests)))
         if self.journal.path is not None or self.verifiable:
             body = wire.encode(reply)
@@ -211,11 +210,11 @@ class Federation:
 
     @property
     def verifiable(self) -> bool:
-        """Whether sites note what they answer, so that the study can be verified."""
+        """Whether sites record their replies, so that the study can be verified."""
         return self.before_sums is not None
 
     def blob(self, data: bytes) -> Blob:
-        """Return a reference to something large, for requests; it travels once to each site."""
+        """Return a reference to a large object, which travels to each site once."""
         return self._blobs.add(data)
 
     def work(self, site: str, reply: SignedReply) -> Blob:
@@ -234,7 +233,7 @@ class Federation:
 
     @property
     def agreement(self) -> Agreement:
-        """What sites agreed on; found out now if that was put off."""
+        """The sites' agreement; they agree now if they have not yet."""
         if self._agreement is None:
             if self.agree_later is None:
                 raise FederationError("the sites have not agreed on a schema yet")
@@ -259,7 +258,7 @@ class Federation:
 
     @property
     def schema(self) -> Schema:
-        """What the columns mean, to all sites."""
+        """What the columns mean at all sites."""
         return self.agreement.schema
 
     @property
@@ -269,7 +268,7 @@ class Federation:
 
     @property
     def rows(self) -> dict[str, int]:
-        """Rows to learn from, by site; empty where policies keep it back."""
+        """Training rows by site; empty where policies withhold them."""
         return self.agreement.rows
 
     @property
@@ -284,18 +283,18 @@ class Federation:
 
     @property
     def label_holder(self) -> str | None:
-        """The party that holds the label, in a federation by columns; None where rows are only to be scored."""
+        """The party that holds the label, in a federation by columns; None if rows can only be scored."""
         return None if self.columns is None else self.columns.label_holder
 
     # -- sites that live in this process
 
     @property
     def local_sites(self) -> Mapping[str, Site]:
-        """The sites' own objects, where they live in this process: for baselines that may see their rows."""
+        """The site objects, if they live in this process: for baselines that may see their rows."""
         return self.transport.local_sites
 
     def site(self, name: str) -> Site:
-        """Return a site's own object; an error where sites live elsewhere."""
+        """Return a site object; raise an error if sites live in other processes."""
         if not self.local_sites:
             raise InputError("this needs a federation in this process; its sites live elsewhere")
         if name not in self.local_sites:
@@ -304,17 +303,17 @@ class Federation:
 
     @property
     def limited(self) -> bool:
-        """Whether a site in this process may not have all of its rows in memory."""
+        """Whether a site in this process cannot hold all of its rows in memory."""
         return any(site.memory is not None or not site.in_one_place for site in self.local_sites.values())
 
     def party(self, name: str) -> Party:
-        """Return a party's own object; an error where parties live elsewhere."""
+        """Return a party object; raise an error if parties live in other processes."""
         return party_of(self.site(name))
 
     # -- what sums use
 
     def exchange(self, question: Asked) -> Iterator[tuple[str, Reply, Entry]]:
-        """Send a question and yield checked replies, sending blobs that turn out to be missing."""
+        """Send a request and yield checked replies; send blobs that turn out to be missing."""
         kind, delivery = question.kind.__name__, Delivery(question, self._sender, self._blobs)
         pending, tries, begun = list(question.requests), Tries(self.timeout, self._patience), self.transport.now()
         while pending:
@@ -330,7 +329,7 @@ class Federation:
                 else:
                     troubles[site] = outcome
             seconds = self.transport.now() - begun
-            # what a site said comes before what a site left unsaid: the first error is the one that is raised
+            # an error that a site reported comes before a missing reply: the first error is raised
             ordered = sorted(troubles.items(), key=lambda item: isinstance(item[1], UnreachedError))
             given_up = {site: tries.give_up(site, kind, trouble, seconds) for site, trouble in ordered}
             self._lose({site: error for site, error in given_up.items() if error is not None}, question)
@@ -362,7 +361,7 @@ class Federation:
         return view
 
     def counted_apart(self) -> AbstractContextManager[None]:
-        """Count rounds as agreement, not as training."""
+        """Count rounds as agreement instead of training."""
         return self._for_now(_apart=True)
 
     def aside(self) -> AbstractContextManager[None]:
@@ -370,7 +369,7 @@ class Federation:
         return self._for_now(_asked=self._asked, rounds=self.rounds, agreement_rounds=self.agreement_rounds)
 
     def one_round(self) -> AbstractContextManager[None]:
-        """Count several requests as one round, if they are the parts of one large message."""
+        """Count several requests as one round: they are parts of one large message."""
         return self._for_now(_joined=0)
 
     def working_on(self, what: str) -> AbstractContextManager[None]:
@@ -406,7 +405,7 @@ class Federation:
             watcher(event)
 
     def _question(self, request: Question, verb: Verb, to: Iterable[str] | None, check: Check | None) -> Asked:
-        """Return a question with its number, and a name by all that determines its answers."""
+        """Return a request with its number, and a name derived from everything that determines its replies."""
         wanted = list(request) if isinstance(request, dict) else (self.sites if to is None else list(to))
         unknown = [site for site in wanted if site not in self.sites]
         if unknown:
@@ -437,17 +436,17 @@ class Federation:
         return question
 
     def _check_recalled(self, question: Asked, site: str, reply: Reply) -> None:
-        """Check a reply of the journal as one that arrives, where somebody verifies it: the journal may be forged."""
+        """Check a reply from the journal like one that arrives, if the study is being verified: it may be forged."""
         if self.verifiable and self.signer is None and question.check is not None:
             question.check(site, reply)
 
     def _log_sum(self, named: str) -> None:
-        """Note the sum that the last question was answered with, by its digest."""
+        """Record the digest of the sum that answered the last request."""
         if self.verifiable:
             self.questions[-1].sum = named
 
     def _recall(self, question: Asked) -> dict[str, Entry]:
-        """Return the journal's replies to a request, and count them as if they had arrived now."""
+        """Return the journal's replies to a request, and count them as if they had just arrived."""
         known = self.journal.find(question.name)
         for site, entry in known.items():
             if entry.kind == LOST:
@@ -461,7 +460,7 @@ class Federation:
         self.traffic[site, "received", question.kind.__name__] += entry.received
 
     def _lose(self, failed: dict[str, Exception], question: Asked) -> None:
-        """Go on without sites, if the quorum allows; the journal remembers who was left out."""
+        """Go on without sites if the quorum allows it; the journal records who was left out."""
         kind = question.kind.__name__
         for error in failed.values():
             if self.quorum is None or isinstance(error, RefusedError):

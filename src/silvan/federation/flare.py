@@ -1,8 +1,7 @@
-"""The transport between machines: messages over NVIDIA FLARE. No other file but a recipe's imports ``nvflare``.
+"""The transport between machines: messages over NVIDIA FLARE. Only this file and a recipe import ``nvflare``.
 
-A job ships no code: it names the classes of ``silvan.deploy.jobs``, which build on those here, and carries the study's
-text. Messages are FLARE's auxiliary ones, bytes in and bytes out; who sent them is ours to check (``signed.py``), not
-FLARE's.
+A job ships no code: it names the classes in ``silvan.deploy.jobs``, which build on those here, and carries the study's
+text. Messages are FLARE's auxiliary messages, bytes in and bytes out; we check their senders ourselves (``signed.py``).
 """
 
 import contextlib
@@ -37,13 +36,13 @@ TOPIC = "silvan"
 _DATA = "data"
 
 WAIT = 30.0
-"""Seconds that a reply to a chunk is waited for before it is sent again; a site that is at work says so before."""
+"""Seconds to wait for the response to a chunk before it is sent again; a busy site responds earlier."""
 
 _AT_ONCE, GONE = 2.0, 10.0
-"""Seconds within which a site that is there says so, and after which one that does not has left."""
+"""Seconds within which a site should respond, and after which a silent site has left."""
 
 _PAUSE = 0.1
-"""Seconds between two tries to bring the same chunk."""
+"""Seconds between two attempts to send the same chunk."""
 
 _NOT_NOW = {
     ReturnCode.TIMEOUT: "it has not answered yet",
@@ -54,31 +53,31 @@ _NOT_NOW = {
 
 
 class _NotReady(logging.Filter):
-    """Leaves out of FLARE's log that a message came before the site's part of a job was ready: it comes again."""
+    """Drops FLARE's log lines about messages that arrive before the site is ready: they are sent again."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is worth writing."""
+        """Whether a line should be logged."""
         return f"unknown aux message topic {TOPIC}" not in record.getMessage()
 
 
 logging.getLogger("nvflare.private.aux_runner.AuxRunner").addFilter(_NotReady())
-logging.getLogger("nvflare").addHandler(logging.NullHandler())  # where nobody set up logging, nothing is printed
+logging.getLogger("nvflare").addHandler(logging.NullHandler())  # print nothing if logging is not set up
 
 
 class AbortedError(FederationError):
-    """FLARE ends the job: a site's process or the server died, or somebody stopped it. It can be submitted again."""
+    """FLARE ends the job: a process died, or somebody stopped it. It can be submitted again."""
 
 
 @dataclass(frozen=True)
 class JobFolders:
-    """Where a job runs, as FLARE's own workspace object has it."""
+    """The folders of a job, from FLARE's workspace object."""
 
-    name: str  # of the site; of the server, FLARE's own word for it
+    name: str  # of the site, or FLARE's name of the server
     job: str
-    root: Path  # the folder of the site or the server, which outlives jobs
+    root: Path  # the folder of the site or server, which is kept after jobs
     startup: Path
     local: Path
-    results: Path  # of this job: what the server writes there is downloaded with the job
+    results: Path  # of this job, downloaded with it from the server
 
 
 def _folders(fl_ctx: Any) -> JobFolders:
@@ -101,13 +100,13 @@ class FlareTransport(Transport):
     sites
         Their names.
     without
-        Sites that take no part any more, and why.
+        Sites that no longer take part, and why.
     """
 
     def __init__(self, controller: "Controlling", sites: list[str], without: dict[str, str]) -> None:
         self._controller, self._without = controller, without
-        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds: a wave's slowest site, and the rest of it
-        self._last_seen: dict[str, float] = {}  # when something last came from each site
+        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds: the slowest site of each wave, and the rest
+        self._last_seen: dict[str, float] = {}  # when each site last responded
         self._sizes = {site: PieceSize() for site in sites}
         self._closed = False
         self._pool = ThreadPoolExecutor(2 * len(sites), thread_name_prefix="silvan-post")
@@ -115,7 +114,7 @@ class FlareTransport(Transport):
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Send all messages at once; yield answers as they come, and look after sites that take long."""
+        """Send all messages at once; yield replies as they arrive, and check on slow sites."""
         done: queue.SimpleQueue[tuple[str, bytes | Exception]] = queue.SimpleQueue()
         worked: dict[str, float] = {}
         pending, begun = set(messages), self.now()
@@ -168,7 +167,7 @@ class FlareTransport(Transport):
             yield site, answer
 
     def _look_after(self, sites: set[str]) -> None:
-        """Raise ``AbortedError`` for a site that has left the job; one that is only slow answers a ping."""
+        """Raise ``AbortedError`` for a site that has left the job; a slow site answers a ping."""
 
         def look(site: str) -> None:
             with contextlib.suppress(UnreachedError):
@@ -188,7 +187,7 @@ class FlareTransport(Transport):
         self._controller.pause(seconds)
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Release threads."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -203,13 +202,13 @@ class Controlling(Controller):
 
     @abstractmethod
     def work(self, folders: JobFolders) -> None:
-        """Do the work, given the server's folders."""
+        """Run the study, given the server's folders."""
 
     def start_controller(self, fl_ctx: Any) -> None:
-        """Do nothing: there is nothing to prepare."""
+        """Do nothing."""
 
     def stop_controller(self, fl_ctx: Any) -> None:
-        """Do nothing: there is nothing to clear up."""
+        """Do nothing."""
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
         """Run the study; ``work`` records errors."""
@@ -217,7 +216,7 @@ class Controlling(Controller):
         self.work(_folders(fl_ctx))
 
     def carry(self, site: str, data: bytes, wait: float) -> bytes:
-        """Bring bytes to a site, and those that it gives back."""
+        """Carry bytes to a site, and return its response."""
         self._check()
         engine = self._engine
         request = Shareable()
@@ -253,7 +252,7 @@ class Controlling(Controller):
 
 
 class Answering(Executor):
-    """Answers messages in a site's process of a job, which lives as long as the job."""
+    """Answers messages in a site's process, which lives as long as the job."""
 
     def __init__(self, study: str) -> None:
         super().__init__()
@@ -271,11 +270,11 @@ class Answering(Executor):
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self._take)
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
-        """Refuse tasks: everything is asked by messages."""
+        """Refuse tasks: all requests are messages."""
         return make_reply(ReturnCode.TASK_UNKNOWN)
 
     def _take(self, topic: str, request: Any, fl_ctx: Any) -> Any:
-        """Answer, and let nothing out but answers."""
+        """Return a reply to a message, and nothing else."""
         data = request.get(_DATA)
         if self._server is None or not isinstance(data, bytes):
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
@@ -290,13 +289,13 @@ class Answering(Executor):
         return reply
 
 
-# -- for whoever runs studies
+# -- for running studies
 
 
 class Session:
     """The coordinator's connection to a running FLARE server: connected sites, submission, status.
 
-    FLARE's own errors become one ``ConnectionError``.
+    All errors of FLARE become ``ConnectionError``.
     """
 
     def __init__(self, kit: Path, user: str, timeout: float = 10.0) -> None:
@@ -308,7 +307,7 @@ class Session:
         return {c.name: float(c.last_connect_time or 0) for c in _trying(self._session.get_connected_client_list)}
 
     def submit(self, job: Path) -> str:
-        """Hand in a job; give its id."""
+        """Submit a job; return its id."""
         return str(_trying(lambda: self._session.submit_job(str(job))))
 
     def status(self, job: str) -> str:
@@ -330,5 +329,5 @@ class Session:
 def _trying(call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as error:  # FLARE has a dozen kinds, and what they say is for its own people
+    except Exception as error:  # FLARE has a dozen types of errors, which only its developers understand
         raise ConnectionError("the FLARE server does not answer") from error

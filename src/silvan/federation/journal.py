@@ -1,9 +1,8 @@
 """The coordinator's journal: every reply that arrived, so that an interrupted study goes on where it stopped.
 
-A question is known by a digest of all that determines its answer. What a coordinator decides follows from the
-replies alone, so replaying the journal leads to the same state, and only what is missing is asked again. Of a
-``total`` only the sum is kept. That a site was left out is a decision too: a study that went on without it
-goes on without it.
+A request is identified by a digest of everything that determines its reply. The coordinator's decisions follow from
+the replies alone, so replaying the journal leads to the same state, and only missing replies are requested again. For a
+``total`` only the sum is kept. Leaving a site out is recorded too: a resumed study goes on without it.
 """
 
 import hashlib
@@ -42,14 +41,14 @@ CREATE TABLE IF NOT EXISTS memory (
 """
 
 SUM = ""
-"""Stands for the site in the entry of a sum; an entry with a site's name and no body counts its traffic."""
+"""The site of a sum's entry; an entry with a site's name and no body counts its traffic."""
 
 LOST = "lost"
-"""Kind of an entry that says that a site was left out from here on, and why."""
+"""Kind of an entry that records why a site was left out from here on."""
 
 
 class Entry(NamedTuple):
-    """One reply as it was kept, with the bytes it took there and back, from the site's view."""
+    """A stored reply, with the bytes sent and received from the site's view."""
 
     kind: str
     body: bytes
@@ -57,15 +56,15 @@ class Entry(NamedTuple):
     received: int
 
     def digest(self, question: str, site: str) -> str:
-        """Name the entry by its content: SQLite does not notice a changed byte."""
+        """Return a checksum of the entry: SQLite does not notice a changed byte."""
         head = repr((question, site, self.kind, self.sent, self.received)).encode()
         return hashlib.sha256(head + b"\0" + self.body).hexdigest()
 
 
 class Journal:
-    """Replies on disk (SQLite). Without a path nothing is kept: nobody could come back for it.
+    """Replies on disk (SQLite). Without a path nothing is kept.
 
-    One that is ``lasting`` outlives its study, for whoever verifies it.
+    A ``lasting`` journal survives its study, for verification.
     """
 
     def __init__(self, path: str | Path | None = None, *, lasting: bool = False) -> None:
@@ -80,7 +79,7 @@ class Journal:
             raise self._unusable(error) from None
 
     def belongs_to(self, study: str) -> None:
-        """Tie the journal to a study; refuse one of another, unless nothing was answered in that."""
+        """Tie the journal to a study; refuse the journal of another study, unless that one has no replies."""
         if not self._read("SELECT 1 FROM reply LIMIT 1"):
             self._write("DELETE FROM study WHERE name != ? OR rules != ?", [(study, RULES)])
         self._write("INSERT INTO study SELECT ?, ? WHERE NOT EXISTS (SELECT * FROM study)", [(study, RULES)])
@@ -107,7 +106,7 @@ class Journal:
         return entries
 
     def of_kind(self, kind: str) -> dict[str, list[bytes]]:
-        """Return the replies of a kind by site, to whatever question."""
+        """Return the replies of a kind by site, to any request."""
         found: dict[str, list[bytes]] = {}
         for site, body in self._read("SELECT site, body FROM reply WHERE kind = ? AND body != x''", kind):
             found.setdefault(site, []).append(bytes(body))
@@ -122,9 +121,9 @@ class Journal:
     def store(self, site: str) -> MemoryStore:
         """Return a store for a site of this process.
 
-        What it holds a coordinator to goes with the journal, or it would take a resumed study for one that begins in
-        the middle; so do its keys, by which its trees and what was sealed for it are known, and a party's shares of
-        models, which it would not be asked to keep again.
+        The journal also keeps the protocol sequence that the site enforces, or a resumed study would look as if it
+        began in the middle; the site's keys, which sign its trees and open what was sealed for it; and a party's shares
+        of models, which it would not be asked to keep again.
         """
         return _JournaledStore(self, site)
 
@@ -143,7 +142,7 @@ class Journal:
             self._db.close()
 
     def remove(self) -> None:
-        """Close the file and remove it, unless it is ``lasting``: nobody will come back for it."""
+        """Close the file and remove it, unless it is ``lasting``."""
         self.close()
         if self.lasting:
             return
@@ -175,7 +174,7 @@ class Journal:
 
 
 class _JournaledStore(MemoryStore):
-    """A store in memory, a part of which is in a journal's file."""
+    """A store in memory, part of which is also in a journal's file."""
 
     def __init__(self, journal: Journal, site: str) -> None:
         super().__init__()

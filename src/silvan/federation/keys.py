@@ -1,8 +1,7 @@
-"""Keys that identify parties: an Ed25519 pair each, and a roster of the public keys.
+"""Keys that identify participants: an Ed25519 pair each, and a roster of the public keys.
 
-A secret key is a file that only its owner may read; one that others can read is refused. A roster is what a site's
-owner has agreed on with the others by other means than the coordinator: who the sites are, and by which key each is
-known.
+A secret key is a file that only its owner may read; a file that others can read is refused. A roster lists the sites
+and their keys, as the owners have agreed on them without relying on the coordinator.
 """
 
 import os
@@ -23,17 +22,17 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation.store import SIGNING, Store
 from silvan.util.files import check_private, write_whole
 
 KEY_BYTES = 32
 COORDINATOR = ""
-"""The coordinator's name where senders are named."""
+"""The coordinator's name as a sender."""
 
 
 class Key:
-    """A party's signing key."""
+    """A signing key."""
 
     def __init__(self, secret: Ed25519PrivateKey) -> None:
         self._secret = secret
@@ -41,7 +40,7 @@ class Key:
 
     @classmethod
     def generate(cls) -> Self:
-        """Draw a key."""
+        """Generate a key."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
@@ -54,11 +53,11 @@ class Key:
         return cls(Ed25519PrivateKey.from_private_bytes(data))
 
     def sign(self, data: bytes) -> bytes:
-        """Sign: 64 bytes."""
+        """Return the signature of some data: 64 bytes."""
         return self._secret.sign(data)
 
     def derive(self, purpose: bytes) -> bytes:
-        """Derive 32 secret bytes from the key, for another purpose than signing."""
+        """Derive 32 secret bytes from the key, for a purpose other than signing."""
         return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"silvan " + purpose).derive(self._secret.private_bytes_raw())
 
     def save(self, path: str | Path) -> None:
@@ -106,13 +105,12 @@ def is_signed(public: bytes, signature: bytes, data: bytes) -> bool:
 
 
 def read_public(text: str) -> bytes:
-    """Read a public key as it is written in files and on command lines: 64 hexadecimal digits."""
+    """Read a public key from text: 64 hexadecimal digits."""
     try:
         key = bytes.fromhex(text.strip())
     except ValueError:
         key = b""
-    if len(key) != KEY_BYTES:
-        raise FormatError("a public key is 64 hexadecimal digits")
+    reject(len(key) != KEY_BYTES, "a public key is 64 hexadecimal digits")
     return key
 
 
@@ -127,7 +125,7 @@ class Roster:
     sites
         The sites' keys by name.
     seals
-        The keys that sites seal with for each other (``privacy.seal.public_key``), if they are agreed on, too.
+        The keys with which sites seal data for each other (``privacy.seal.public_key``), if they are agreed as well.
     """
 
     coordinator: bytes
@@ -135,7 +133,7 @@ class Roster:
     seals: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse two parties with the same key, because either could sign for the other."""
+        """Refuse two participants with the same key, because either could sign for the other."""
         if not self.sites:
             raise InputError("a roster needs at least one site")
         for keys in ({COORDINATOR: self.coordinator, **self.sites}, self.seals):

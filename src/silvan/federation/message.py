@@ -1,13 +1,19 @@
 """Messages between coordinator and sites: frozen, typed structs that declare what they disclose.
 
-A request says by its ``verb`` who will see the answers: ``ask`` shows every site's reply to the coordinator,
-``total`` only their sum. A site refuses a request that comes by the other verb. Between machines a message
-travels in an ``Envelope`` that says which question it belongs to.
+The ``verb`` of a request says who sees the replies: with ``ask`` the coordinator sees each one, with ``total`` only
+their sum. A site refuses a request that arrives by the other verb. Between machines a message travels in an
+``Envelope`` that names its request.
+
+Each field of a request declares how it is bound to the study, as in ``n_trees: Fixed[int]``: fixed by the study's text,
+agreed by all sites, or derived from sums. A site compares fixed and agreed fields before it touches a row
+(``privacy/terms.py``). Derived fields follow from sums that the site does not see: whoever replies checks their shape
+and their place in the protocol, and whoever verifies the study checks their values.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from enum import Enum
+from functools import cache, cached_property
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -15,21 +21,50 @@ import numpy as np
 from silvan.federation.store import digest
 from silvan.util.readable import count_of
 
+T = TypeVar("T")
+
+
+class Bound(Enum):
+    """What determines a field of a request."""
+
+    FIXED = "fixed"
+    AGREED = "agreed"
+    DERIVED = "derived"
+    EACH = "each"  # a struct whose fields each declare their own bound
+
+
+Fixed = Annotated[T, Bound.FIXED]
+Agreed = Annotated[T, Bound.AGREED]
+Derived = Annotated[T, Bound.DERIVED]
+Each = Annotated[T, Bound.EACH]
+
+
+@cache
+def bounds_of(kind: type[msgspec.Struct]) -> dict[str, Bound | None]:
+    """Return what determines each field of a request, or of a struct in one; None if not declared."""
+    hints = get_type_hints(kind, include_extras=True)
+    found: dict[str, Bound | None] = {}
+    for name in kind.__struct_fields__:
+        said = [more for more in getattr(hints[name], "__metadata__", ()) if isinstance(more, Bound)]
+        found[name] = said[0] if said else None
+    return found
+
+
 Verb = Literal["ask", "total"]
 
 PartitionsWay = Literal["add up", "site"]
-"""How a site answers whose rows are partitions on several machines: see ``Request``."""
+"""How a site replies if its rows are partitions on several machines: see ``Request``."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site answers. Replies to ``total`` requests hold integer arrays only."""
+    """A site's reply. Replies to ``total`` hold integer arrays only."""
 
 
 R = TypeVar("R", bound=Reply)
 
 
 class SignedReply(Reply, frozen=True, kw_only=True):
-    """A signed reply with an object that other sites will use: trees, stumps."""
+    """A signed reply with an object that other sites will use, such as trees."""
 
     signature: bytes = b""
 
@@ -39,34 +74,34 @@ class SignedReply(Reply, frozen=True, kw_only=True):
 
 
 class ProtocolPosition(NamedTuple):
-    """The position of a request in a sequence.
+    """The position of a request in a protocol sequence.
 
-    Each repeats, by digests, all that was decided before it, and the next adds to that. Questions that nothing was
-    decided before, and nothing comes after, are asked once.
+    Each request repeats the digests of all earlier decisions, and the next one adds to them. A request without earlier
+    or later decisions is made once.
     """
 
     name: str
     decided: tuple[str, ...] = ()
-    anywhere: bool = False  # whether a site may be asked for the first time when something was decided already
+    anywhere: bool = False  # whether a site's first request may come after earlier decisions
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A coordinator's request. It contains everything needed to reply, except blobs."""
+    """A request of the coordinator. It contains everything needed to reply, except blobs."""
 
     verb: ClassVar[Verb]
     reply: ClassVar[type[Reply]]
-    of_rows: ClassVar[bool] = True  # False: the answer is the same whatever the site's table holds
-    # of rows in partitions on several machines: the answers of partitions add up, or the site itself answers, from what
-    # it is told of them; None: it does not answer, since all rows would have to be in one place
+    of_rows: ClassVar[bool] = True  # False: the reply does not depend on the site's table
+    # if rows are partitions on several machines: the partitions' replies add up, or the site itself replies from their
+    # summaries; None: it cannot reply, because all rows would have to be in one place
     partitions: ClassVar[PartitionsWay | None] = None
-    narrow: ClassVar[bool] = False  # whether the check of replies takes counters as they were sent: see ``wire``
-    once: ClassVar[bool] = False  # whether it may be asked once only, as every sum; unless ``course`` says otherwise
-    some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites: a cluster
-    after_close: ClassVar[bool] = False  # whether it may be asked in a study whose sums were verified
-    verified: ClassVar[bool] = True  # whether it follows from the study, by which it is verified
+    narrow: ClassVar[bool] = False  # whether replies are checked with narrowed counters: see ``wire``
+    once: ClassVar[bool] = False  # whether it may be made only once, like every sum, unless ``position`` says otherwise
+    some_sites: ClassVar[bool] = False  # whether an honest study may sum it over some of its sites, such as a cluster
+    after_close: ClassVar[bool] = False  # whether it may follow the verification of a study's sums
+    verified: ClassVar[bool] = True  # whether it follows from the study, so that it can be verified
 
     def __init_subclass__(cls) -> None:
-        """Take the type of replies from the brackets of ``Ask`` or ``Total``."""
+        """Take the reply type from the brackets of ``Ask`` or ``Total``."""
         super().__init_subclass__()
         for base in vars(cls).get("__orig_bases__", ()):
             for reply in get_args(base):
@@ -78,25 +113,25 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return cls.__name__
 
     def describe(self, reply: Any = None) -> str:
-        """Describe the request, or the reply, in plain words; the ledger shows this to the site's owner."""
+        """Describe the request, or the reply, for the ledger that the site's owner reads."""
         asked = (self.__doc__ or self.kind()).split("\n")[0].rstrip(".")
         return f"{asked[0].lower()}{asked[1:]}" + ("" if reply is None else f" ({shapes(reply)})")
 
-    # -- what a site holds a coordinator to, see privacy/request_sequence.py
+    # -- the protocol sequence that a site enforces, see privacy/request_sequence.py
 
     def position(self) -> ProtocolPosition | None:
         """Return the request's position in the protocol; None if it may be repeated at any time."""
         return ProtocolPosition(self.kind()) if self.verb == "total" or self.once else None
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace for later requests, given those of earlier ones; None if the request does not fit them.
+        """Return a trace for later requests, given the traces of earlier ones; None if the request does not fit them.
 
-        ``further``: the question adds to what was decided, or is the first; otherwise it stands beside the others.
+        ``further``: the request adds to earlier decisions, or is the first; otherwise it has the same position.
         """
         return b"" if further else None
 
     def alike(self) -> bytes | None:
-        """Return the part of a request that must be equal at all sites of a sum; None for everything."""
+        """Return the part of a request that must be equal at all sites of a sum; None: all of it."""
         return None
 
     def statistic(self, asked: str) -> str:
@@ -112,13 +147,13 @@ class Ask(Request, Generic[R], frozen=True, kw_only=True):
 
 
 class Total(Request, Generic[R], frozen=True, kw_only=True):
-    """A request of whose replies, of the type in brackets, the coordinator sees only the sum."""
+    """A request with replies of the type in brackets, of which the coordinator sees only the sum."""
 
     verb: ClassVar[Verb] = "total"
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """Stands in a request for something large that travels once: a model, a table of cut points."""
+    """A reference to a large object that travels to each site once, such as a model or cut points."""
 
     hash: str
 
@@ -132,7 +167,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class SumStep(msgspec.Struct, frozen=True):
-    """The state of a secure sum: the protocol, and the data it needs to continue."""
+    """The state of a secure sum: its protocol, and the data it needs to continue."""
 
     sums: str
     body: bytes
@@ -142,60 +177,60 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     """One message in transit: its study and request, its sender, its content."""
 
     study: str
-    question: str  # digest of the question; a reply repeats it
+    question: str  # digest of the request, which a reply repeats
     sender: str
-    kind: str  # a request's or reply's name, or one of the two below
+    kind: str  # the name of a request or reply type, or one of the two below
     body: bytes
     blobs: dict[str, bytes] = {}
     over: list[str] = []  # the sites in a sum
-    step: SumStep | None = None  # of a sum that hides its parts; the body is what the part answers
-    task: str = ""  # what of the study it is for: a model, a judgement; empty: what comes before
+    step: SumStep | None = None  # of a secure sum; the body is the request that its parts answer
+    task: str = ""  # the part of the study: a model or an evaluation; empty: what comes before
     round: int = 0
-    whole: str = ""  # the question, where this is one wave of it
-    owners: dict[str, list[Owner]] = {}  # of blobs that the body refers to, by hash: two sites may make the same
+    whole: str = ""  # the request, if this is one of its waves
+    owners: dict[str, list[Owner]] = {}  # of the body's blobs, by hash: two sites may have made the same one
 
     @property
     def among(self) -> int:
-        """How many sites are in the sum."""
+        """Number of sites in the sum."""
         return len(self.over)
 
     @cached_property
     def asked(self) -> str:
-        """Digest of the request, whatever it is sent for: all steps of a sum repeat it."""
+        """Digest of the request, which all steps of a sum repeat."""
         return request_digest(self.kind, self.body)
 
 
 def request_digest(kind: str, body: bytes) -> str:
-    """Name a request by its kind and its bytes."""
+    """Return the digest of a request, from its kind and bytes."""
     return digest(kind.encode() + b"\0" + body)
 
 
 STALE = "stale"
-"""Code of trouble with a message that came before, or after a newer one: the coordinator sends it anew."""
+"""Trouble code for a message that arrived before, or after a newer one: the coordinator sends it again."""
 
 FULL = "full"
-"""Code of trouble with a site's disk: the coordinator asks again until there is room."""
+"""Trouble code for a full disk: the coordinator retries until there is space."""
 
 
-UNAVAILABLE = "the database of the site's table does not answer now"
+UNAVAILABLE = "the database of the site's table does not respond"
 
 LATER = "later"
-"""Code of trouble with the database of a site's table: the coordinator asks again, as for a full disk."""
+"""Trouble code for a database that does not respond: the coordinator retries, as for a full disk."""
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A site could not answer: a code and a fixed text, never a value from its data."""
+    """Why a site could not reply: a code and a fixed text, never a value from its data."""
 
     code: str
     text: str
 
 
 OWNER_HINT = {"schema": "where", "records": "which", "input": "why", "internal": "why"}
-"""What only a site's owner learns of a trouble, by its code: between machines, ``silvan site status`` shows it."""
+"""What only the site's owner learns about an error, by code: ``silvan site status`` shows it."""
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A site lacks blobs that a request refers to and asks to be sent them."""
+    """The blobs of a request that a site lacks and asks for."""
 
     hashes: list[str]
 
@@ -204,7 +239,7 @@ _ELEMENTS = {"i": "whole numbers", "u": "whole numbers", "f": "numbers", "b": "t
 
 
 def shapes(reply: msgspec.Struct) -> str:
-    """Describe the contents and size of a reply, without any of its values."""
+    """Describe the fields and sizes of a reply, without any values."""
     said = []
     for name in reply.__struct_fields__:
         value, words = getattr(reply, name), name.replace("_", " ")

@@ -1,8 +1,7 @@
 """A request to sites: its content and recipients, delivery, reading of replies, and when to retry.
 
-A reply is taken if it answers the question that is open, for the first time, and is what was asked for. One
-that belongs to another question, or comes a second time, changes nothing. A site whose reply cannot be read or
-does not fit the question, or that does not answer at all, has failed.
+The first valid reply to the open request is accepted. A reply to another request, or a second one, is ignored. A site
+has failed if its reply cannot be read, does not fit the request, or never comes.
 """
 
 from collections import Counter, defaultdict
@@ -55,16 +54,16 @@ Question = Request | dict[str, Any]
 """One request for all sites, or requests by site."""
 
 Check = Callable[[str, Any], object]
-"""Told a site and its reply, raises ``FormatError`` if that cannot be the answer to what was asked.
+"""Validates a site's reply; raises ``FormatError`` if it does not fit the request.
 
-Of a sum whose parts nobody sees it is told the sum, and ``OVERALL`` in place of a site.
+For a secure sum it receives the sum, with ``OVERALL`` in place of a site.
 """
 
 
 class Bounds(NamedTuple):
-    """What no number in a sum is above, by block of rows and by column of the only array of its replies.
+    """Upper bounds on the numbers in a sum, by block of rows and by column of the replies' only array.
 
-    None is below zero, but where the bound is the largest number of 64 bits: that says nothing.
+    Numbers are not negative, except where the bound is the largest 64-bit integer, which bounds nothing.
     """
 
     lengths: np.ndarray  # int64, rows of each block
@@ -75,11 +74,11 @@ _MOST_MISSING, _MOST_STALE, _AT_ONCE, _MOST_LATER = 3, 20, 3, 3
 
 
 class UnreachedError(Exception):
-    """The message may be lost or its reply is not there yet, so it is sent again. The text says why."""
+    """The message may be lost, or its reply has not arrived, so it is sent again. The text says why."""
 
 
 class WaitingError(UnreachedError):
-    """A site is there and answers once its owner has done something, which may take days: no timeout counts that."""
+    """The site waits for its owner to act, which may take days; no timeout applies."""
 
 
 class DeclinedError(Exception):
@@ -87,19 +86,18 @@ class DeclinedError(Exception):
 
 
 class StaleError(UnreachedError):
-    """A site reports that it has already received this message, or a newer one: copies took other routes."""
+    """The site has already received this message or a newer one: a copy took another route."""
 
 
 class LaterError(UnreachedError):
-    """A site is there, but the source of its table does not respond now."""
+    """The site responds, but its data source does not at the moment."""
 
 
 class Tries:
-    """How often messages of one question are sent again before their sites are given up.
+    """How often the messages of one request are sent again before their sites are given up.
 
-    What did not arrive is sent again until the ``timeout``. A site that says that it lacks what it was sent, or that a
-    message is stale, is believed a few times only. One that waits for its owner may take as long as it likes, or
-    ``patience`` seconds.
+    Lost messages are sent again until the ``timeout``. A site may report missing data or a stale message only a few
+    times. A site that waits for its owner has ``patience`` seconds, or unlimited time.
     """
 
     def __init__(self, timeout: float | None, patience: float | None = None) -> None:
@@ -130,9 +128,9 @@ class Tries:
         return SiteError(site, f"did not answer {kind} within {self._timeout:g} s: {trouble}")
 
     def waits(self, unreached: Mapping[str, Missing | Exception]) -> float:
-        """Return the seconds to wait before the next time: more each time, up to two; none at first where all is stale.
+        """Return the seconds to wait before a retry: longer each time, up to two; at first none if all are stale.
 
-        What stays stale was sent by a coordinator whose clock went back when it was restarted: that takes time.
+        Messages stay stale for a while if the coordinator's clock was set back during a restart.
         """
         if all(
             isinstance(error, StaleError) and self._seen[site, StaleError] <= _AT_ONCE
@@ -155,9 +153,9 @@ class WrittenRequest(NamedTuple):
 class Asked:
     """A request as sent: its name and kind, its content for each site, and the check of replies.
 
-    A sum that hides its parts is one question in several waves: each has a ``step`` and its own kind of
-    ``answer``, may be to some of the sites only, and adds to the same books. No number in a sum is above ``most`` or
-    below zero, if that is known beforehand.
+    A secure sum is one request in several waves. Each wave has a ``step`` and its own type of ``answer``, may go to
+    some of the sites only, and adds to the same counters. If known in advance, ``most`` is an upper bound on the
+    numbers in a sum, none of which is negative.
     """
 
     name: str
@@ -171,19 +169,19 @@ class Asked:
     narrow: bool = False  # whether counters are read as they were sent: see ``wire``
     sent: Counter[str] = field(default_factory=Counter)  # bytes so far by site, from its view
     received: Counter[str] = field(default_factory=Counter)
-    # by identity: most questions are one for all sites
+    # by identity: most requests are one for all sites
     _written: dict[int, WrittenRequest] = field(default_factory=dict)
 
     @cached_property
     def wave(self) -> str:
-        """Name the current wave; replies must belong to it."""
+        """The name of the current wave; replies must belong to it."""
         if self.step is None:
             return self.name
         steps = [self.step] if isinstance(self.step, SumStep) else self.step.values()
         return digest(f"{self.name} ".encode() + b"".join(step.body for step in steps))
 
     def written(self, site: str) -> WrittenRequest:
-        """Return the encoded request of a site, written once for all waves and all sites with the same request."""
+        """Return a site's encoded request, which is encoded once for all waves and all sites that share it."""
         request = self.requests[site]
         if id(request) not in self._written:
             self._written[id(request)] = WrittenRequest(request, wire.encode(request), blobs_in(request))
@@ -198,7 +196,7 @@ class Asked:
         return self.step[site] if isinstance(self.step, Mapping) else self.step
 
     def read(self, site: str, data: bytes | Exception) -> "Outcome | None":
-        """Read an answer: the reply and its bytes, or what went wrong; None if it is to another question."""
+        """Read a reply: return it with its bytes, or the error; None if it belongs to another request."""
         kind, expected = self.kind.__name__, self.answer or self.kind.reply
         if isinstance(data, Exception):
             return SiteError(site, f"did not answer {kind} {data}") if isinstance(data, TimeoutError) else data
@@ -217,7 +215,7 @@ class Asked:
                 self.check(site, reply)
         except FormatError as error:
             return SiteError(site, f"answered {kind} with something unusable: {error}")
-        except (ArithmeticError, LookupError, TypeError, ValueError):  # a check that did not expect such an answer
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # a check that did not expect such a reply
             return SiteError(site, f"answered {kind} with something unusable")
         return reply, envelope.body
 
@@ -237,7 +235,7 @@ class Asked:
 
 @dataclass
 class LoggedQuestion:
-    """A question as a study is verified by it: the digests of its requests and, of a ``total``, of the sum."""
+    """A request in the log for verification: digests of each site's request and, for a ``total``, of the sum."""
 
     name: str
     kind: type[Request]
@@ -247,7 +245,7 @@ class LoggedQuestion:
 
 
 class Blobs:
-    """Objects that requests refer to. A blob is sent once to each site, unless the site reports that it lacks it."""
+    """Objects that requests refer to. Each is sent to a site once, unless the site reports that it lacks it."""
 
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}
@@ -255,7 +253,7 @@ class Blobs:
         self._sent: defaultdict[str, set[str]] = defaultdict(set)  # hashes by site
 
     def add(self, data: bytes, maker: Owner | None = None) -> Blob:
-        """Return a reference to a large object, or to one that a site made and signed."""
+        """Return a reference to a large object, or to an object that a site made and signed."""
         blob = Blob(digest(data))
         self._contents[blob.hash] = data
         if maker is not None and maker not in self.makers(blob.hash):
@@ -271,23 +269,23 @@ class Blobs:
         return self._makers[hash_]
 
     def not_sent(self, site: str, hashes: Iterable[str]) -> list[str]:
-        """Return the blobs that a site was not sent yet."""
+        """Return the blobs that a site has not been sent yet."""
         return [name for name in hashes if name not in self._sent[site]]
 
     def send(self, site: str, hashes: Iterable[str]) -> dict[str, bytes]:
-        """Return blobs for a message to a site, which counts as having them from now on."""
+        """Return blobs for a message to a site, and record that the site has them."""
         contents = {name: self._contents[name] for name in hashes}
         self._sent[site].update(contents)
         return contents
 
 
 Outcome = tuple[Reply, bytes] | Missing | Exception
-"""What came of a message: a reply and its bytes, the blobs that the site lacks, or what went wrong."""
+"""The outcome of a message: a reply and its bytes, the blobs that the site lacks, or an error."""
 
 
 @dataclass(frozen=True)
 class Sender:
-    """The coordinator as all messages of a question name it: its study, task and round, and the keys that it uses."""
+    """The coordinator's part of every message of a request: study, task, round, and the keys it uses."""
 
     study: str
     task: str
@@ -297,7 +295,7 @@ class Sender:
 
 
 class Delivery:
-    """One question on its way to sites, which may be sent it several times."""
+    """The delivery of one request to sites, which may take several attempts."""
 
     def __init__(self, question: Asked, sender: Sender, blobs: Blobs) -> None:
         self._question, self._sender, self._blobs = question, sender, blobs
@@ -305,16 +303,16 @@ class Delivery:
         self._lacking = {site: blobs.not_sent(site, needed) for site, needed in self._needed.items()}
 
     def send(self, sites: Iterable[str], transport: Transport, timeout: float | None) -> Iterator[tuple[str, Outcome]]:
-        """Send sites the question and yield what came of it, once for each: those that did not answer come last."""
+        """Send the request to sites and yield one outcome per site; sites that did not reply come last."""
         kind = self._question.kind
         messages = {site: self._write(site) for site in sites}
         waiting = dict.fromkeys(messages)
         for site, data in transport.deliver(messages, kind.verb, timeout):
             if site not in waiting:
-                continue  # a second answer to the same question changes nothing
+                continue  # a second reply to the same request is ignored
             outcome = self._read(site, data)
             if outcome is None:
-                continue  # an answer to another question, or not the site's
+                continue  # a reply to another request, or from another site
             del waiting[site]
             yield site, outcome
         for site in waiting:
@@ -345,7 +343,7 @@ class Delivery:
         return data
 
     def _read(self, site: str, data: bytes | Exception) -> Outcome | None:
-        """Open and read an answer; return None if it is to another question, or not the site's."""
+        """Open and read a reply; return None if it belongs to another request or site."""
         sender, opened = self._sender, data
         if isinstance(data, bytes):
             self._question.sent[site] += len(data)
@@ -356,7 +354,7 @@ class Delivery:
                 opened = signed
         outcome = self._question.read(site, opened)
         if isinstance(outcome, Missing):
-            # whatever the question refers to, and nothing else, however much is asked for
+            # only what the request refers to, whatever the site asks for
             self._lacking[site] = [] if set(self._needed[site]).isdisjoint(outcome.hashes) else self._needed[site]
         elif isinstance(outcome, tuple) and sender.roster is not None and isinstance(outcome[0], SignedReply):
             made = outcome[0]

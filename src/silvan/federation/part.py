@@ -20,7 +20,7 @@ from silvan.forest.predict import scores_if_any
 from silvan.tree.sampling import one_of_each
 
 _PIECE = 1 << 17
-"""Most rows of a piece: their bins are read by every tree and should stay near the processor."""
+"""Maximum rows in a piece: every tree reads their bins, which should fit into the cache."""
 
 
 Block = tuple[np.ndarray, np.ndarray]
@@ -28,7 +28,7 @@ Block = tuple[np.ndarray, np.ndarray]
 
 
 def encode_rows(frame: Frame, schema: Schema, *, strict: bool, first_row: int = 1, where: str = "") -> Block:
-    """Encode features and labels; an error names the row, and ``where`` the rows are."""
+    """Encode features and labels; errors name the row, and ``where`` the rows are."""
     try:
         X = encode_features(frame, schema, fill_absent=True, strict=strict, first_row=first_row)
         return X, encode_label(frame, schema, strict=strict, first_row=first_row)
@@ -56,7 +56,7 @@ class Part:
 
     @property
     def of_persons(self) -> bool:
-        """Whether rows are keyed by persons, who may have several."""
+        """Whether rows are keyed by persons, who may have several rows."""
         return self.row_keys.dtype.names is not None
 
     @staticmethod
@@ -70,18 +70,18 @@ class Part:
         return Part(self.X[rows], self.y[rows], self.row_keys[rows])
 
     def one_of_each(self) -> "Part":
-        """Return one row of every person, of those that have several."""
+        """Return one row of every person."""
         if not self.of_persons:
             return self
         rows = self.some(one_of_each(self.row_keys))
         return replace(rows, row_keys=np.ascontiguousarray(rows.row_keys["person"]))
 
     def pieces(self) -> "Iterator[Part]":
-        """Yield the rows in pieces that fit into memory: here in one."""
+        """Yield the rows in pieces that fit into memory; here there is one piece."""
         yield self
 
     def answers(self, forest: Forest, absent: np.ndarray, n_jobs: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Score all rows by a forest, and decide: the scores are NaN if every tree asks for a column that is absent."""
+        """Return scores and decisions of a forest for all rows; scores are NaN if every tree needs an absent column."""
         pieces = [scores_if_any(forest, piece.X, absent, n_jobs) for piece in self.pieces()]
         if not pieces:
             return np.zeros((0, forest.n_outputs)), np.zeros(0, np.int64)
@@ -98,7 +98,7 @@ class Part:
 
 
 class StoredPart(Part):
-    """Rows in files. Whoever asks for all of them at once maps the whole file; ``pieces`` never does."""
+    """Rows in files. Reading all rows at once maps the whole file; ``pieces`` never does."""
 
     def __init__(
         self, site: str, X: Stored, y: Stored, memory: int, folder: Folder, given: np.ndarray | None = None
@@ -111,7 +111,7 @@ class StoredPart(Part):
     files: tuple[Stored, Stored]
     memory: int
     folder: Folder
-    given: np.ndarray | None  # the keys of rows of persons; of others they follow from their places
+    given: np.ndarray | None  # the keys of persons' rows; other keys follow from row positions
 
     @property
     def X(self) -> np.ndarray:  # noqa: N802
@@ -130,14 +130,14 @@ class StoredPart(Part):
 
     @property
     def of_persons(self) -> bool:
-        """Whether rows are keyed by persons: known without keys of all rows, which would take memory."""
+        """Whether rows are keyed by persons, without loading the keys of all rows."""
         return self.given is not None and self.given.dtype.names is not None
 
     def __len__(self) -> int:
         return len(self.files[0])
 
     def stretches(self, row_bytes: int) -> Iterator[tuple[int, int]]:
-        """Cut the rows into stretches of which each takes a small part of the memory."""
+        """Cut the rows into stretches that each take a small part of the memory."""
         rows = min(_PIECE, max(1, self.memory // (8 * row_bytes)))
         for start in range(0, len(self), rows):
             yield start, min(start + rows, len(self))
@@ -171,7 +171,7 @@ def store_parts(
     *,
     strict: bool,
 ) -> list[StoredPart]:
-    """Encode a table batch by batch, in the parts that the site has of it."""
+    """Encode a table batch by batch and distribute the rows over its parts."""
     kind = np.int32 if schema.n_classes else np.float64
     files = [(Stored(folder, np.float32, len(schema.features)), Stored(folder, kind)) for _ in parts.distinct]
     start = 0
@@ -189,14 +189,14 @@ def store_parts(
 
 
 TRAIN, TEST, TO_SAMPLE = range(3)
-"""Parts of a site's rows: to learn from, to judge by, and those that trees sample from."""
+"""Parts of a site's rows: training rows, test rows, and the rows that trees sample from."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Which of a table's rows are in which part: where persons have several, one of each is to learn from or judge by.
+    """Which of a table's rows are in which part. Of a person with several rows, the training or test part has one.
 
-    Of the persons to learn from, trees sample all rows.
+    Trees sample from all rows of the persons in the training part.
     """
 
     held: HeldOut
@@ -204,18 +204,18 @@ class Parts:
 
     @property
     def distinct(self) -> tuple[int, ...]:
-        """The parts that differ."""
+        """The parts that are distinct."""
         return (TRAIN, TEST) if self.groups is None else (TRAIN, TEST, TO_SAMPLE)
 
     def rows(self, which: int, start: int, stop: int) -> np.ndarray:
-        """Return which of the rows from ``start`` to before ``stop`` are in a part: bool."""
+        """Return which of the rows in [start, stop) are in a part: bool."""
         rows = self.held.between(start, stop) == (which == TEST)
         if self.groups is not None and which != TO_SAMPLE:
             rows &= one_of_each(self.groups.keys[start:stop])
         return rows
 
     def keys(self, which: int, site: str) -> np.ndarray:
-        """Return the keys of a part's rows; with one row per person, the keys of the persons."""
+        """Return the keys of a part's rows; if it has one row per person, the keys of the persons."""
         rows = self.rows(which, 0, self.held.rows)
         if self.groups is None:
             return row_keys(site, int(rows.sum()))
@@ -224,7 +224,7 @@ class Parts:
 
 
 def row_keys(site: str, n: int, first: int = 0) -> np.ndarray:
-    """Key every training row by its site and place."""
+    """Return the keys of training rows, from the site and their positions."""
     start = np.uint64(int(digest(f"rows of {site}".encode())[:16], 16))
     with np.errstate(over="ignore"):
         return start + np.arange(first, first + n, dtype=np.uint64)

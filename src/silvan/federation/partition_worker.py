@@ -1,7 +1,7 @@
-"""What workers of a Dask cluster do with the rows of a site: they encode partitions, count and score them.
+"""What workers of a Dask cluster do with a site's rows: they encode partitions, count and score them.
 
-Each function answers from what it is given alone. What makes the next answer faster, such as rows in their nodes, is
-kept beside a partition's encoded rows, and made again where it is missing: on a worker that was started anew, say.
+Each function depends on its arguments only. What makes the next reply faster, such as rows sorted into nodes, is cached
+beside a partition's encoded rows, and recomputed if it is missing, as on a restarted worker.
 """
 
 import zlib
@@ -34,18 +34,18 @@ class Encoding(msgspec.Struct, frozen=True):
     names: list[str]
     casts: dict[str, str]
     place: int  # of the partition among all
-    partition: str  # what it is called
+    partition: str  # its name
     rows: int
-    n_train: int  # rows to learn from in all partitions
-    held_out: bytes  # a bit a row
-    first: tuple[int, int, int]  # rows before it: of the table, to learn from, and to judge by
+    n_train: int  # training rows in all partitions
+    held_out: bytes  # one bit per row
+    first: tuple[int, int, int]  # rows before it: all, training rows, test rows
 
 
 class Encoded:
     """A partition's encoded training and test rows. Dask holds them where they were computed.
 
-    ``mark`` tells whether rows that were encoded again are the same. ``site`` is made of the rows where it is needed,
-    and is never passed on.
+    ``mark`` shows whether rows that were encoded again are the same. ``site`` is created from the rows where it is
+    needed, and never sent.
     """
 
     def __init__(self, how: Encoding, rows: tuple[np.ndarray, ...], mark: int) -> None:
@@ -59,22 +59,22 @@ class Encoded:
         return int(sum(array.nbytes for array in self.rows))
 
     def part(self, test: bool) -> Part:
-        """Return the rows to learn from, or those to judge by."""
+        """Return the training rows or the test rows."""
         X, y = self.rows[2:] if test else self.rows[:2]
         return Part(X, y, row_keys(self.how.site, len(X), self.how.first[1 + test]))
 
     def marked(self, value: Any) -> "Marked":
-        """Return something about the rows, with the mark that tells which rows these are."""
+        """Return a value with the mark of its rows."""
         return {self.how.place: self.mark}, value
 
     @cached_property
     def site(self) -> "PartitionSite":
-        """The rows as a site of their own."""
+        """The rows as a site."""
         return PartitionSite(self)
 
 
 class PartitionSite(Site):
-    """The rows of one partition as a site of their own, which answers for them alone."""
+    """The rows of one partition as a site, which replies for them alone."""
 
     def __init__(self, rows: Encoded) -> None:
         super().__init__(rows.how.site, None)
@@ -86,12 +86,12 @@ class PartitionSite(Site):
 
     @property
     def n_train(self) -> int:
-        """Rows to learn from, of the whole site: whether it answers is decided by all of them."""
+        """Training rows of the whole site, which decide whether it replies."""
         return self.rows.how.n_train
 
 
 class PartitionRequest(msgspec.Struct, frozen=True):
-    """A question as workers get it: the message, the blobs it refers to, and the key that rows are sampled by."""
+    """A request as workers receive it: the message, its blobs, and the key for sampling rows."""
 
     kind: str
     body: bytes
@@ -101,9 +101,9 @@ class PartitionRequest(msgspec.Struct, frozen=True):
 
 
 def sizes_in(source: Any, names: list[str], casts: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the sizes of a partition's columns of numbers, as arrays."""
+    """Return the sizes of a partition's numeric columns, as arrays."""
     found = {name: Sizes() for name in names}
-    for name, sizes in found.items():  # a column at a time: rows are read anew when they are encoded
+    for name, sizes in found.items():  # one column at a time: rows are read again when they are encoded
         sizes.add(read_frame(read_frame_of(source, [name], casts), "a partition is a data frame")[name])
     return {name: vars(sizes) for name, sizes in found.items()}
 
@@ -122,11 +122,11 @@ def encode_partition(source: Any, data: bytes) -> Encoded:
 
 
 Marked = tuple[dict[int, int], Any]
-"""Something about the rows of partitions, and which rows these are: the mark of each partition, by its place."""
+"""A value computed from partitions, with the mark of each partition by its position."""
 
 
 def answer_question(rows: Encoded, handler: Callable[[Any, Any], Any], asked: Sequence[bytes]) -> Marked:
-    """Answer a question about one partition, as a site would that has no other rows."""
+    """Answer a request for one partition, like a site that has no other rows."""
     question = wire.decode(b"".join(asked), PartitionRequest)
     with rows.lock:
         site = rows.site
@@ -138,7 +138,7 @@ def answer_question(rows: Encoded, handler: Callable[[Any, Any], Any], asked: Se
 
 
 def add_up(answers: Sequence[Marked]) -> Marked:
-    """Add up the answers about several partitions."""
+    """Add up the replies for several partitions."""
     marks, total = dict(answers[0][0]), dict(answers[0][1])
     for more, answer in answers[1:]:
         marks |= more

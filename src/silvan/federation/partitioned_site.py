@@ -1,7 +1,7 @@
 """A site whose rows are partitions on the workers of a Dask cluster.
 
-Questions whose answers are sums of rows are answered where partitions lie, and added up; models score rows there too.
-The site itself adds, judges and describes. Its gate, its ledger and whoever asks see one site.
+Replies that are sums over rows are computed where the partitions are, then added up; models score rows there as well.
+The site itself adds, evaluates and describes. To its gate, its ledger and the coordinator it is one site.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,6 @@ from silvan.data.partitioned_table import Partitioned
 from silvan.data.schema import Schema
 from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.message import Reply, Request, blobs_in
 from silvan.federation.part import Part, encoded_columns, row_keys
 from silvan.federation.partition_worker import (
@@ -33,20 +32,21 @@ from silvan.federation.partition_worker import (
     sizes_in,
 )
 from silvan.federation.site import Site
+from silvan.federation.store import CacheKey
 from silvan.forest.forest import Forest
 
 IN_PARTITIONS = (
-    "the site's rows are partitions on a Dask cluster: they learn by HistogramForest (bins='shared', no epsilon) and "
-    "judge models; everything else needs all rows in one place"
+    "the site's rows are partitions on a Dask cluster: use them for HistogramForest (bins='shared', no epsilon) and "
+    "to evaluate models; everything else needs all rows in one place"
 )
 _TOGETHER = 8
-"""Answers that one worker adds up."""
+"""Number of replies that one worker adds up."""
 
 
 class Spread:
-    """All partitions of a site, encoded: what stands for each on the cluster, and what each is called.
+    """All encoded partitions of a site: their futures on the cluster and their names.
 
-    ``sizes`` are their rows: to learn from, and to judge by.
+    ``sizes`` are the numbers of training rows and test rows.
     """
 
     def __init__(self, cluster: Cluster, futures: list[Any], names: list[str], sizes: np.ndarray) -> None:
@@ -55,7 +55,7 @@ class Spread:
         self._marks: dict[int, int] = {}
 
     def total(self, handler: Callable[[Any, Any], Any], asked: bytes) -> dict[str, np.ndarray]:
-        """Ask every partition a question, and add up."""
+        """Send a request to every partition, and add up the replies."""
         message = self.cluster.send(asked)
         answers = [self.cluster.submit(answer_question, rows, handler, message) for rows in self.futures]
         while len(answers) > _TOGETHER:
@@ -67,26 +67,26 @@ class Spread:
     def each(
         self, function: Callable[..., Marked], *given: Any, among: Sequence[Sequence[Any]] | None = None
     ) -> Iterator[Any]:
-        """Yield a function's result for the rows of every partition; ``among`` has further arguments for each."""
+        """Yield the result of a function for the rows of every partition; ``among`` has further arguments for each."""
         more = [()] * len(self.futures) if among is None else among
         asked = ((rows, *given, *own) for rows, own in zip(self.futures, more, strict=True))
         for answer in self.cluster.in_turn(function, asked):
             yield self.same_rows(answer)
 
     def same_rows(self, answer: Marked) -> Any:
-        """Return an answer; raise ``InputError`` if it is of other rows than answers before it."""
+        """Return a result; raise ``InputError`` if its rows differ from those of earlier results."""
         marks, value = answer
         for place, mark in marks.items():
             if self._marks.setdefault(place, mark) != mark:
                 raise InputError(
-                    f"{self.names[place]} was worked out again, since a worker was lost, and came out with other rows; "
+                    f"{self.names[place]} was computed again after a worker was lost, and has other rows now; "
                     "write the table to Parquet files, and use these"
                 )
         return value
 
 
 class SpreadPart(Part):
-    """Rows on a cluster: to learn from, or to judge by. Whoever asks for all of their features at once is refused."""
+    """Training or test rows on a cluster. Reading all of their features at once is refused."""
 
     def __init__(self, site: str, spread: Spread, test: bool) -> None:
         for name, value in {"site": site, "spread": spread, "test": test}.items():
@@ -98,7 +98,7 @@ class SpreadPart(Part):
 
     @property
     def X(self) -> np.ndarray:  # noqa: N802
-        """All features: refused."""
+        """All features, which are refused."""
         raise RefusedError(IN_PARTITIONS)
 
     @property
@@ -113,7 +113,7 @@ class SpreadPart(Part):
 
     @property
     def of_persons(self) -> bool:
-        """Whether rows are keyed by persons: partitions have none with several rows."""
+        """Whether rows are keyed by persons: not in partitions."""
         return False
 
     @property
@@ -126,14 +126,14 @@ class SpreadPart(Part):
         return int(self.sizes.sum())
 
     def pieces(self) -> Iterator[Part]:
-        """Yield the rows of each partition, which come to the site's own process for it."""
+        """Yield the rows of each partition, moved to the site's own process."""
         first = 0
         for X, y in self._each(attrgetter("X", "y")):
             yield Part(X, y, row_keys(self.site, len(X), first))
             first += len(X)
 
     def answers(self, forest: Forest, absent: np.ndarray, n_jobs: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Score all rows, where they lie."""
+        """Score all rows on the cluster."""
         model = self.spread.cluster.send(forest.to_bytes())
         scored = self.spread.each(of_part, self.test, score_rows, model, absent, self.spread.n_jobs)
         scores, decided = (np.concatenate(column) for column in zip(*scored, strict=True))
@@ -166,7 +166,7 @@ class PartitionedSite(Site):
         return table
 
     def sizes_apart(self) -> dict[str, Sizes]:
-        """Return the sizes of all columns of numbers, added up over partitions."""
+        """Return the sizes of all numeric columns, added up over partitions."""
         table, total = self._partitions, dict[str, Sizes]()
         names = [name for name in table.of_numbers if name in table.names and name != self.label]
         asked = [table.cluster.submit(sizes_in, source, names, table.casts) for source in table.sources]
@@ -176,12 +176,12 @@ class PartitionedSite(Site):
         return total
 
     def check_kind(self, kind: type[Request]) -> None:
-        """Refuse questions that need all rows in one place."""
+        """Refuse requests that need all rows in one place."""
         if kind.of_rows and kind.partitions is None:
             raise RefusedError(IN_PARTITIONS)
 
     def work(self, handler: Callable[[Any, Any], Reply], request: Request) -> Reply:
-        """Answer a question from what partitions answer."""
+        """Answer a request from the partitions' replies."""
         self.check_kind(type(request))
         if request.partitions != "add up":
             return super().work(handler, request)
@@ -192,11 +192,11 @@ class PartitionedSite(Site):
         return request.reply(**total)
 
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
-        """Return the training rows, or the test rows, which stay where they are."""
+        """Return the training rows, or the test rows, which stay on the cluster."""
         return SpreadPart(self.name, self._spread(schema, strict), test)
 
     def _spread(self, schema: Schema, strict: bool) -> Spread:
-        """Encode all partitions, where they lie."""
+        """Encode all partitions on the cluster."""
 
         def encode() -> Spread:
             table = self._partitions
@@ -231,6 +231,6 @@ class PartitionedSite(Site):
 
 
 def site_of(name: str, source: Any, *given: Any, **settings: Any) -> Site:
-    """Make a site of a table: of one that is in partitions on a cluster, or of any other."""
+    """Make a site for a table, in partitions on a cluster or not."""
     kind = PartitionedSite if is_partitioned(source) else Site
     return kind(name, source, *given, **settings)

@@ -1,8 +1,8 @@
-"""A party: a site of a federation by columns, which holds some columns of rows that others know too.
+"""A party: a site of a federation by columns, which holds some columns of the same rows as the others.
 
-An id identifies each row. Nobody is sent an id: parties share a key that the coordinator does not have, and name a
-row by a keyed digest of its id. Nor is the coordinator told what columns, categories and classes are called, unless the
-study says so.
+An id identifies each row. Ids are never sent: parties share a key that the coordinator does not have, and refer to a
+row by a keyed digest of its id. Names of columns, categories and classes are hidden from the coordinator as well,
+unless the study shows them.
 """
 
 import hmac
@@ -26,7 +26,7 @@ from silvan.federation.site_table import SiteSettings
 KEY_BYTES = 32
 
 WHOLE, TEXT = "whole numbers", "text"
-"""What ids can be."""
+"""The types of ids."""
 
 
 Match = Literal["keyed", "psi"]
@@ -47,7 +47,7 @@ _OWN = (
 
 
 class Ids(NamedTuple):
-    """The IDs of a table as texts, with the numbers of missing and repeated ones."""
+    """The ids of a table as texts, with the numbers of missing and repeated ones."""
 
     kind: str  # "" if they are neither numbers nor text
     texts: list[str]
@@ -58,14 +58,13 @@ class Ids(NamedTuple):
 class Party(Site):
     """One organisation's side of a federation by columns.
 
-    ``id_column`` identifies rows. Digests of ids are handed over only if rows are matched by them, not with
-    ``match="psi"``. ``seals`` are the keys by which the party knows the others, and the only ones that
-    it seals the shared key for. By a ``seed`` a study can be repeated: the same rows are sampled again. ``given`` says
-    what the columns mean, if that is agreed beforehand. With ``show_names`` the coordinator learns what columns,
-    categories and classes are called. A party whose store outlives a study is at work on ``only_study``: its
-    keys are drawn anew for each. ``label_holder`` is the party that holds the label by the study's text, if that names
-    it. ``predictions`` is the file that predictions of its rows are written to, if it takes
-    any; in a study that only predicts, ``model`` is the one model that it is asked about.
+    ``id_column`` identifies rows. The party sends digests of all ids only if rows are matched by them, not with
+    ``match="psi"``. ``seals`` are the keys of the other parties; it seals the shared key for these only. A ``seed``
+    makes a study repeatable: the same rows are sampled again. ``given`` is the schema, if it is agreed beforehand. With
+    ``show_names`` the coordinator learns the names of columns, categories and classes. If the party's store outlives a
+    study, ``only_study`` is the current one: keys are drawn anew for each study. ``label_holder`` is the party that
+    holds the label according to the study's text. ``predictions`` is the file for predictions of its rows, if it
+    accepts any; in a study that only predicts, ``model`` is the only model that may be used.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Party(Site):
 
     @property
     def key(self) -> bytes:
-        """The key that all parties share, drawn by one of them."""
+        """The key that all parties share, which one of them drew."""
         key = self.store.get(self.key_name)
         if key is None:
             raise RefusedError("the parties have not agreed on a key yet")
@@ -108,7 +107,7 @@ class Party(Site):
 
     @property
     def key_name(self) -> str:
-        """Under which name the party's store has the key that all parties share."""
+        """The key of the shared key in the party's store."""
         return self._of_study("shared key")
 
     @property
@@ -125,22 +124,22 @@ class Party(Site):
         return what if self.only_study is None else f"{what} of study {self.only_study}"
 
     def key_for(self, purpose: str) -> bytes:
-        """Derive 64 bytes for one thing from the key that all parties share."""
+        """Derive 64 bytes for a purpose from the key that all parties share."""
         return hmac.digest(self.key, purpose.encode(), "sha512")
 
     def secret_for(self, purpose: str) -> bytes:
-        """Derive 64 bytes for one thing from the party's own secret."""
+        """Derive 64 bytes for a purpose from the party's own secret."""
         return hmac.digest(self.secret, purpose.encode(), "sha512")
 
-    # -- what it is asked about
+    # -- which study, label and model
 
     def check_study(self, study: str) -> None:
-        """Raise ``RefusedError`` if a key is for another study than the party is at work on."""
+        """Raise ``RefusedError`` if a key is for another study than the current one."""
         if self.only_study not in (None, study):
             raise RefusedError("the key is for another study")
 
     def check_label(self) -> None:
-        """Raise ``RefusedError`` if the study's text names another party, or this one, for the label's holder."""
+        """Raise ``RefusedError`` if the study's text names another label holder than the tables suggest."""
         if self.label_holder is None or self.has_label == (self.name == self.label_holder):
             return
         here = "this table has it too: exclude the column" if self.has_label else "this table lacks it"
@@ -164,17 +163,17 @@ class Party(Site):
         return [name for name in self.frame.columns if name not in (self.id_column, self.label)]
 
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
-        """Refuse to give whole rows: there are none."""
-        raise RefusedError("the party holds columns of rows that others hold too; learn with VerticalForest")
+        """Raise ``RefusedError``: the party has no whole rows."""
+        raise RefusedError("the party holds columns of rows that other parties have as well; use VerticalForest")
 
     def rows_at(self, places: np.ndarray, schema: Schema | None = None) -> Frame:
-        """Return some rows of the table, in the order asked for; with a schema, for their cells to be read by it."""
+        """Return some rows of the table in a given order; with a schema, cells are read according to it."""
         frame: Frame = (self.frame if schema is None else self.frame_by(schema))[places, :]
         return frame
 
     @cached_property
     def ids(self) -> Ids:
-        """The ids as texts that other parties would write alike."""
+        """The ids as texts that are equal at all parties."""
         if self.id_column not in self.frame.columns:
             return Ids("", [], 0, 0)
         series = self.frame[self.id_column]
@@ -189,7 +188,7 @@ class Party(Site):
             numbers = series.to_numpy()
             numbers = numbers[np.isfinite(numbers)]
             missing = len(series) - len(numbers)
-            # one missing cell turns whole numbers to floats; beyond 2^53 floats stand for several of them
+            # one missing cell turns whole numbers into floats; beyond 2^53 a float stands for several whole numbers
             if np.any(numbers != np.floor(numbers)) or np.any(np.abs(numbers) >= 2.0**53):
                 return Ids("", [], missing, 0)
             texts = [str(number) for number in numbers.astype(np.int64).tolist()]
@@ -208,5 +207,5 @@ def party_of(site: Site) -> Party:
 
 
 def derived_key(seed: int, purpose: str) -> bytes:
-    """Derive a key from a seed, for a study that must be repeatable: no secret to anybody who knows the seed."""
+    """Derive a key from a seed, for a repeatable study: anybody who knows the seed knows the key."""
     return hmac.digest(f"silvan {seed}".encode(), purpose.encode(), "sha256")

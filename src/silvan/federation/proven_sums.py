@@ -1,15 +1,15 @@
-"""Proofs that counts are the sum of what sites counted, by a key that sites share and the coordinator does not have.
+"""Proofs that counts are the sum of the sites' counts, with a key that the coordinator does not have.
 
-A site adds to its counts c a few numbers modulo a prime: r c + s, where r (a random number for each count) and s (one
-for each site) follow from the shared key and from what is counted. They add up with the counts, so that the coordinator
-can send the sum T with r T + the sum of all s, and every site can check it. For another sum it would have to know r.
-This is a one-time code: what is counted has a name, and under one name a site counts once.
+With its counts c a site sends a few numbers modulo a prime: r c + s. Both r (random, one per count) and s (one per
+site) are derived from the shared key and from what is counted. These numbers add up like the counts. So the coordinator
+can send the sum T together with r T plus the sum of all s, and every site can check it. To forge another sum it would
+need r. This is a one-time code: each set of counts has a name, and a site counts once under a name.
 
-The fingerprints by which a study is verified at its end (``privacy/fingerprints.py``) could not serve here: proofs are
-added up with the counts, in counters of 64 bits, and several numbers below their prime of 61 bits would overflow one.
+The fingerprints that verify a finished study (``privacy/fingerprints.py``) do not work here: proofs are summed with the
+counts in 64-bit counters, and several numbers below their 61-bit prime would overflow.
 
-Whoever has the key can forge proofs: a site that colludes with the coordinator, and everybody where the key is public,
-as in one process.
+Anybody with the key can forge proofs: a site that colludes with the coordinator, or anybody at all if the key is
+public, as in one process.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ import numpy as np
 PRIME = (1 << 31) - 1
 
 PARTS = 2
-"""Numbers of a proof: a wrong sum passes with a probability of 2^-62."""
+"""Numbers in a proof: a wrong sum passes with probability 2^-62."""
 
 
 def prove(key: np.ndarray, name: Sequence[str], site: str, counts: np.ndarray) -> np.ndarray:
-    """Return what a site adds to its counts: int64 (parts,)."""
+    """Return the proof that a site sends with its counts: int64 (parts,)."""
     return (_inner(key, name, counts) + _own(key, name, site)) % PRIME
 
 
 def is_proven(
     key: np.ndarray, name: Sequence[str], sites: Sequence[str], counts: np.ndarray, proof: np.ndarray
 ) -> bool:
-    """Check that counts are the sum of what these sites counted."""
+    """Check that counts are the sum of these sites' counts."""
     wanted = _inner(key, name, counts) + sum(_own(key, name, site) for site in sites)
     return proof.shape == (PARTS,) and len(set(sites)) == len(sites) and bool((wanted % PRIME == proof % PRIME).all())
 

@@ -1,9 +1,9 @@
-"""Sample the test rows independently of each other, for replies with noise.
+"""Sample test rows independently of each other, as noisy replies require.
 
 If rows were sampled by class and position, adding or removing one row would move others between training and test set,
-and no bound on the effect of one row would hold. Here a keyed hash of a row's cells, as the schema reads them, and of
-the number of equal rows before it decides. One more or one fewer row changes only its own part, as equal rows are
-interchangeable. The share of test rows is kept only on average.
+and no bound on the effect of one row would hold. Instead a keyed hash of a row's cells, as the schema reads them, and
+of the number of equal rows before it decides. Adding or removing a row then affects only that row, because equal rows
+are interchangeable. The share of test rows is right on average only.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ _SORTED = 1 << 21
 """Approximate number of rows sorted at a time."""
 
 _WORDS = 3
-"""Words of a row's digest: two identify the row, and one samples the first of equal rows."""
+"""Words in a row's digest: two identify the row, and one samples the first of equal rows."""
 
 
 def hold_out_singly(
     blocks: Iterable[Block], n: int, share: float, key: bytes, fold: Fold | None = None, folder: Folder = None
 ) -> HeldOut:
-    """Sample the test rows: each with a probability, or those of one fold. Digests go to the folder, if given."""
+    """Sample the test rows: each with a probability, or those of one fold. A folder, if given, stores the digests."""
     held = HeldOut(n)
     if share <= 0.0 or n == 0:
         return held
@@ -42,7 +42,7 @@ def hold_out_singly(
             some = _digests(X[first : first + _PIECE], y[first : first + _PIECE], key)
             words[start : start + len(some)] = some
             start += len(some)
-    groups = -(-n // _SORTED)  # equal rows are in the same one
+    groups = -(-n // _SORTED)  # equal rows are in the same group
     for group in range(groups):
         pieces = (words[first : first + _PIECE, 0] % np.uint64(groups) == group for first in range(0, n, _PIECE))
         rows = np.concatenate([i * _PIECE + np.flatnonzero(piece) for i, piece in enumerate(pieces)])
@@ -51,7 +51,7 @@ def hold_out_singly(
 
 
 def hold_out_persons(groups: Groups, share: float, key: bytes, fold: Fold | None = None) -> HeldOut:
-    """Sample the test persons independently, each with all rows: with a probability, or those of one fold."""
+    """Sample test persons independently, each with all rows: with a probability, or those of one fold."""
     held = HeldOut(len(groups.person))
     if share > 0.0:
         first = np.flatnonzero(groups.first)
@@ -62,13 +62,13 @@ def hold_out_persons(groups: Groups, share: float, key: bytes, fold: Fold | None
 
 
 def _chosen(place: np.ndarray, share: float, fold: Fold | None) -> np.ndarray:
-    """Return which of some numbers from 0 to 1 are held out: those below the share, or in the fold's part."""
+    """Return which of some numbers in [0, 1) are held out: those below the share, or in the fold's interval."""
     return place < share if fold is None else np.minimum(place * fold.of, fold.of - 1) // 1 == fold.number
 
 
 def _digests(X: np.ndarray, y: np.ndarray, key: bytes) -> np.ndarray:
     """Return a keyed digest of every row: uint64 (rows, words)."""
-    X = np.where(np.isnan(X), np.float32(np.nan), X).astype(np.float32)  # one missing cell is like any other
+    X = np.where(np.isnan(X), np.float32(np.nan), X).astype(np.float32)  # one bit pattern for missing cells
     cells = [np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y).reshape(len(y), 1).view(np.uint8)]
     data = memoryview(np.concatenate(cells, axis=1).tobytes())
     width = len(data) // max(len(X), 1)
@@ -78,7 +78,7 @@ def _digests(X: np.ndarray, y: np.ndarray, key: bytes) -> np.ndarray:
 
 
 def _places(words: np.ndarray, key: bytes) -> np.ndarray:
-    """Return a number from 0 to 1 for every row: by its digest, and by how many equal rows come before it."""
+    """Return a number in [0, 1) for every row, from its digest and the number of equal rows before it."""
     order = np.lexsort((words[:, 1], words[:, 0]))  # rows that are equal stay in their order
     near = words[order, :2]
     begins = np.r_[True, (near[1:] != near[:-1]).any(axis=1)][: len(order)]

@@ -1,14 +1,14 @@
-"""Signed messages: who sent one, to whom, for which study, when, and in answer to what.
+"""Signed messages: sender, recipient, study, time, and which message a reply answers.
 
-Every party has a key and a roster of the others' (``keys.py``). A message is refused if its signature is not that of
-the party it names, if it is for somebody else or by another verb, if it is no newer than one that came before it in the
-study, or if it was signed at another time than now. An answer carries the nonce of the message it answers, so an older
-answer, or one to another question, is none. That one name stands for one question is the outbox's rule.
+Every participant has a key and a roster of the others' keys (``keys.py``). A message is refused if its sender did not
+sign it, if it is for another recipient or verb, if it is not newer than the last one in the study, or if its time is
+too far from now. A reply repeats the nonce of the message it answers, so replies to older or other requests are
+rejected. The outbox ensures that one name stands for one request.
 
-What a site makes for others to use, trees above all, it signs as well, letters signed or not: a coordinator that passes
-it on cannot put anything else in its place.
+A site also signs what it makes for others, above all trees, even if messages are not signed: a coordinator that
+forwards them cannot replace them.
 
-Signing takes about 0.1 ms a message and checking 0.3 ms, whatever its size, beside one pass of SHA-256 over its bytes.
+Signing takes about 0.1 ms per message and checking 0.3 ms, plus one pass of SHA-256 over its bytes.
 """
 
 import hashlib
@@ -27,21 +27,21 @@ from silvan.federation.store import Store, digest
 
 NONCE = 16
 TOLERANCE = 300.0
-"""Seconds by which the clocks of two parties may differ."""
+"""Maximum difference between two clocks, in seconds."""
 
 
 class ForgedError(RefusedError):
-    """A message is not the coordinator's, or not for this site by this verb."""
+    """A message is not from the coordinator, or not for this site and verb."""
 
 
 class SignedMessage(msgspec.Struct, frozen=True):
-    """A message and all that is signed with it."""
+    """A message and everything that is signed with it."""
 
     sender: str
     to: str
     study: str
-    verb: str  # of a message to a site; empty: an answer
-    at: int  # nanoseconds since 1970, rising from message to message
+    verb: str  # of a message to a site; empty for a reply
+    at: int  # nanoseconds since 1970, increasing from message to message
     nonce: bytes
     body: bytes  # an envelope
     signature: bytes = b""
@@ -53,18 +53,18 @@ class SignedMessage(msgspec.Struct, frozen=True):
 
 
 class Signer:
-    """Signs a party's messages, and checks those it receives.
+    """Signs the messages of one participant, and checks those it receives.
 
     Parameters
     ----------
     name
-        Whose it is: a site's name, or ``COORDINATOR``.
+        The participant: a site's name, or ``COORDINATOR``.
     key
-        The party's own key.
+        The participant's own key.
     roster
-        Everybody's public keys; the party's own must be among them.
+        All public keys, the participant's own included.
     clock
-        Gives the time in nanoseconds.
+        Returns the time in nanoseconds.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Signer:
     # -- the coordinator's side
 
     def send(self, to: str, study: str, verb: Verb, body: bytes) -> bytes:
-        """Sign a message to a site; only an answer to this one will be taken from it."""
+        """Sign a message to a site; only a reply to this message will be accepted."""
         self._open[to] = secrets.token_bytes(NONCE)
         return self._sign(to, study, verb, self._open[to], body)
 
@@ -105,7 +105,7 @@ class Signer:
     # -- a site's side
 
     def check(self, signed: SignedMessage, verb: Verb, store: Store) -> None:
-        """Refuse a message that is not the coordinator's, for this site, by this verb, new and of now."""
+        """Refuse a message that is not from the coordinator, for this site and verb, new and recent."""
         if signed.sender != COORDINATOR or not is_signed(
             self.roster.coordinator, signed.signature, signed.signed_bytes()
         ):
@@ -118,7 +118,7 @@ class Signer:
                 f"the message was signed at another time: it is late, or the clocks of the coordinator and the site "
                 f"differ by more than {TOLERANCE:g} s"
             )
-            raise RepeatedError(text) if late > 0 else RefusedError(text)  # what was late may be sent anew
+            raise RepeatedError(text) if late > 0 else RefusedError(text)  # a late message may be sent again
         kept = f"last message {digest(signed.study.encode())}"
         last = store.get(kept)
         if last is not None and signed.at <= int.from_bytes(last, "big"):
@@ -126,13 +126,13 @@ class Signer:
         store.put(kept, signed.at.to_bytes(16, "big"))
 
     def answer(self, study: str, nonce: bytes, body: bytes) -> bytes:
-        """Sign the answer to a message."""
+        """Sign the reply to a message."""
         return self._sign(COORDINATOR, study, "", nonce[:NONCE], body)
 
-    # -- what a site made
+    # -- objects that a site made
 
     def sign_work(self, study: str, task: str, work: str) -> bytes:
-        """Sign an object that the party made for a task of a study, given by its hash."""
+        """Sign an object that this participant made for a task of a study, given by its hash."""
         return self._key.sign(_work_bytes(self.name, study, task, work))
 
     def _sign(self, to: str, study: str, verb: str, nonce: bytes, body: bytes) -> bytes:

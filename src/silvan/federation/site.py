@@ -1,7 +1,7 @@
 """A site: answers messages from its table and its store.
 
-A reply is a function of the site's table, its store and the request. So a site that was restarted, or is made
-anew for every message, answers the same.
+A reply is a function of the site's table, its store and the request. So a site gives the same reply after a restart,
+or if it is rebuilt for every message.
 """
 
 import logging
@@ -21,9 +21,9 @@ from silvan.errors import (
     RepeatedError,
     SchemaError,
     UnavailableError,
+    reject,
 )
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import (
     FULL,
@@ -42,11 +42,11 @@ from silvan.federation.message import (
 )
 from silvan.federation.signed import ForgedError, SignedMessage, Signer, is_owned
 from silvan.federation.site_table import SiteSettings, SiteTable
-from silvan.federation.store import MemoryStore, Store, digest
+from silvan.federation.store import CacheKey, MemoryStore, Store, digest
 from silvan.util.files import has_no_room
 
 log = logging.getLogger("silvan.site")
-log.addHandler(logging.NullHandler())  # the library prints nothing; a site's owner decides where this goes
+log.addHandler(logging.NullHandler())  # the library prints nothing; the site's owner decides where logs go
 
 R = TypeVar("R", bound=Request)
 
@@ -62,23 +62,23 @@ _TEXTS = {
 
 
 class Outbox:
-    """The gate that every reply passes on its way out; this one lets everything pass."""
+    """The gate that every reply passes on its way out; this base class lets everything pass."""
 
     def admit(self, site: "Site", request: Request, envelope: Envelope) -> None:
-        """Refuse a request before anything is computed, by raising ``RefusedError``."""
+        """Raise ``RefusedError`` to refuse a request before anything is computed."""
 
     def release(self, site: "Site", request: Request, reply: Reply) -> Reply:
-        """Return the reply as it may leave, changed if need be, or raise ``RefusedError``."""
+        """Return the reply, changed if necessary, or raise ``RefusedError``."""
         return reply
 
     def note(
         self, site: "Site", envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes
     ) -> None:
-        """Write down what is about to leave, trouble included; nothing leaves if this raises."""
+        """Record what is about to leave, errors included; nothing leaves if this raises."""
 
 
 def answers(request: type[R]) -> Callable[[Callable[["Site", R], Reply]], Callable[["Site", R], Reply]]:
-    """Register the function that answers a kind of request at a site; ``KINDS`` lists those of this package."""
+    """Register the function that answers a type of request; ``KINDS`` lists those of this package."""
 
     def register(function: Callable[["Site", R], Reply]) -> Callable[["Site", R], Reply]:
         HANDLERS.register(request, function)
@@ -88,11 +88,11 @@ def answers(request: type[R]) -> Callable[[Callable[["Site", R], Reply]], Callab
 
 
 class Site(SiteTable):
-    """One organisation's side of a federation: a table, a store, and answers.
+    """One organisation's side of a federation: its table, its store and its replies.
 
-    With an ``outbox`` every reply passes it. With a ``cover`` its part of a sum leaves no other way. With a ``signer``
-    it takes and gives signed messages only. Its ``keys``, the signer's if there is one, are what it signs its trees
-    with, and knows those of other sites by. Single settings may be given as keywords.
+    Every reply passes the ``outbox``, if there is one. With a ``secure_sum`` its parts of sums leave in no other form.
+    With a ``signer`` it accepts and sends signed messages only. Its ``keys``, by default the signer's, sign its trees
+    and verify those of other sites. Single settings may be passed as keywords.
     """
 
     def __init__(
@@ -111,12 +111,14 @@ class Site(SiteTable):
         super().__init__(name, source, replace(settings or SiteSettings(), **single))
         self.store: Store = MemoryStore() if store is None else store
         self.outbox, self.secure_sum, self.signer, self._keys = outbox, secure_sum, signer, keys
-        self._now = threading.local()  # a thread may be late with an answer when the next is at work
+        self._now = threading.local()  # a late thread may still work on an earlier message
         self.last_error: Exception | None = None
-        self.watcher: Callable[[str, int, int], None] | None = None  # told what is done, how much, and of how much
+        self.watcher: Callable[[str, int, int], None] | None = (
+            None  # called with the current work, how much is done, and of how much
+        )
 
     def rebuilt(self, settings: SiteSettings | None = None, **changed: Any) -> Self:
-        """Recreate the site from what survives a restart (its settings, table and store), or with replacements."""
+        """Recreate the site from what survives a restart (settings, table, store), or with replacements."""
         made_with = {name: getattr(self, name) for name in ("store", "outbox", "secure_sum", "signer")}
         made_with |= {"keys": self._keys, **self.own_settings(), **changed}
         return type(self)(self.name, self.source, settings or self.settings, **made_with)
@@ -126,14 +128,14 @@ class Site(SiteTable):
         return {}
 
     def sizes_apart(self) -> dict[str, Sizes]:
-        """Return the sizes of columns of numbers that are found out where rows lie, if not here."""
+        """Return the sizes of numeric columns that are computed on a cluster."""
         return {}
 
     def check_kind(self, kind: type[Request]) -> None:
-        """Refuse a kind of question that this kind of site never answers."""
+        """Refuse a type of request that this type of site never answers."""
 
     def work(self, handler: Callable[[Any, Any], Reply], request: Request) -> Reply:
-        """Work an answer out; nothing leaves yet."""
+        """Compute a reply; nothing leaves yet."""
         return handler(self, request)
 
     def blob(self, hash_: str) -> bytes:
@@ -145,32 +147,32 @@ class Site(SiteTable):
 
     @property
     def keys(self) -> Signer | None:
-        """What the site signs with, and the public keys of all sites."""
+        """The key that the site signs with, and the public keys of all sites."""
         return self.signer or self._keys
 
     @property
     def study(self) -> str:
-        """The study of the message that is being answered."""
+        """The study of the current message."""
         return self._envelope.study
 
     @property
     def task(self) -> str:
-        """What of the study the message is for that is being answered."""
+        """The task within the study of the current message."""
         return self._envelope.task
 
     @property
     def message(self) -> SignedMessage | None:
-        """The signed message that is being answered; None where nobody signs."""
+        """The current signed message; None if messages are not signed."""
         message: SignedMessage | None = getattr(self._now, "message", None)
         return message
 
     @property
     def asked(self) -> str:
-        """The digest of the request that is being answered."""
+        """The digest of the current request."""
         return self._envelope.asked
 
     def owners(self, hash_: str) -> list[Owner]:
-        """Return the sites that signed a blob's content in this study; empty if there are none."""
+        """Return the sites that signed a blob's content in this study."""
         kept = self.store.get(_owner_key(self._envelope.study, hash_))
         return [] if kept is None else msgspec.msgpack.decode(kept, type=list[Owner])
 
@@ -182,7 +184,7 @@ class Site(SiteTable):
     # -- messages
 
     def receive(self, data: bytes, verb: Verb) -> bytes:
-        """Answer one message; never raises, and says nothing of the data when something goes wrong."""
+        """Answer one message; never raise, and never mention data in an error."""
         if self.signer is None:
             return self._receive(data, verb)
         signed = SignedMessage("", "", "", "", 0, b"", b"")
@@ -195,12 +197,12 @@ class Site(SiteTable):
             self.last_error = error
             log.exception("%s: could not take a message", self.name)
             answer = _answer_to(signed.body, self.name, _trouble(error))
-            if isinstance(error, ForgedError):  # or whoever forges could have the site end a study
+            if isinstance(error, ForgedError):  # or a forger could make the site end a study
                 return self.signer.answer(signed.study, b"", answer)
         return self.signer.answer(signed.study, signed.nonce, answer)
 
     def _receive(self, data: bytes, verb: Verb, study: str | None = None) -> bytes:
-        """Answer an envelope; one that was signed for another study is refused."""
+        """Answer an envelope; refuse one that was signed for another study."""
         envelope, request, self.last_error = _NOTHING, None, None
         try:
             envelope = self._now.envelope = wire.decode(data, Envelope)
@@ -213,13 +215,13 @@ class Site(SiteTable):
             lacking = self._take_blobs(request, envelope)
             reply = Missing(lacking) if lacking else self._answer(request, envelope, handler, verb)
             return self._leave(envelope, request, reply)
-        except Exception as error:  # whatever it is, it must not cross the border
+        except Exception as error:  # whatever it is, it must not leave the site
             self.last_error = error
             log.exception("%s: could not answer", self.name)
             return self._fail(envelope, request, _trouble(error))
 
     def _read(self, envelope: Envelope, kind: type[Request]) -> Request:
-        """Read a request; that of a sum in steps is kept for the steps to come, which repeat it."""
+        """Read a request; the request of a sum in steps is cached, because all steps repeat it."""
         if envelope.step is None:
             return wire.decode(envelope.body, kind)
         return self.cache.once(
@@ -227,14 +229,14 @@ class Site(SiteTable):
         )
 
     def _leave(self, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> bytes:
-        """Note a reply, and put it into an envelope."""
+        """Record a reply, and put it into an envelope."""
         body = wire.encode(reply)
         if self.outbox is not None:
             self.outbox.note(self, envelope, request, reply, body)
         return _envelope_of(envelope, self.name, reply, body)
 
     def _fail(self, envelope: Envelope, request: Request | None, trouble: Trouble) -> bytes:
-        """Return an answer that names the trouble and nothing of the data; note it in the ledger if that can be."""
+        """Return a reply that names the error and no data; record it in the ledger if possible."""
         try:
             return self._leave(envelope, request, trouble)
         except Exception:
@@ -242,18 +244,17 @@ class Site(SiteTable):
             return _envelope_of(envelope, self.name, trouble, wire.encode(trouble))
 
     def _take_blobs(self, request: Request, envelope: Envelope) -> list[str]:
-        """Keep the blobs that a request refers to, and no others, and who made them; list those still lacking."""
+        """Store the blobs of a request, and no others, with their makers; list those that are still missing."""
         wanted, sent = list(dict.fromkeys(blobs_in(request))), envelope.blobs
         for hash_ in wanted:
             if hash_ in sent:
-                if digest(sent[hash_]) != hash_:
-                    raise FormatError("a blob does not match its hash")
+                reject(digest(sent[hash_]) != hash_, "a blob does not match its hash")
                 self.store.put(f"blob {hash_}", sent[hash_])
             self._note_owners(hash_, envelope)
         return [h for h in wanted if self.store.get(f"blob {h}") is None]
 
     def _note_owners(self, hash_: str, envelope: Envelope) -> None:
-        """Remember the makers of a blob's content, if their signatures are valid."""
+        """Record the makers of a blob, if their signatures are valid."""
         owners = self.owners(hash_)
         new = [owner for owner in envelope.owners.get(hash_, []) if owner not in owners]
         if not new or self.keys is None:
@@ -274,7 +275,7 @@ class Site(SiteTable):
         if self.outbox is not None:
             self.outbox.admit(self, request, envelope)
         rest = msgspec.structs.replace(envelope, body=b"", blobs={}, owners={}, round=0)
-        # the question may come again, if it or its answer took too long
+        # the request may be repeated if it or its reply took too long
         key = CacheKey[Reply]("answer", digest(wire.encode(rest)), envelope.asked, most=1)
         return self.cache.once(key, lambda: self._work_out(request, envelope, handler, secure_sum))
 
@@ -297,7 +298,7 @@ def _owner_key(study: str, hash_: str) -> str:
 
 
 def _answer_to(data: bytes, site: str, trouble: Trouble) -> bytes:
-    """Return an answer about a message that could not be read, so that its sender knows which."""
+    """Return a reply about a message that could not be read, so that its sender knows which one it was."""
     try:
         asked = wire.decode(data, Envelope)
     except FormatError:
@@ -324,12 +325,12 @@ def _trouble(error: Exception) -> Trouble:
     return Trouble("internal", "the site failed")
 
 
-# -- what hides a site's part of a sum
+# -- secure sums
 
 
 @dataclass(frozen=True)
 class Own:
-    """A site's part of a sum; once prepared, it is kept until the last message of the sum."""
+    """A site's part of a sum; once prepared, it is kept until the sum's last message."""
 
     site: Site
     request: Request
@@ -338,19 +339,19 @@ class Own:
 
     @property
     def statistic(self) -> str:
-        """Name the sum, identically at all of its sites, so that a request to one site adds up with nothing."""
+        """The name of the sum, equal at all of its sites, so that a request to one site alone adds up with nothing."""
         return self.request.statistic(self.hash)
 
     def prepare(self) -> Reply:
-        """Work the part out; nothing leaves yet."""
+        """Compute the part; nothing leaves yet."""
         return self.site.cache.once(self._key, lambda: self.site.work(self.handler, self.request))
 
     def forget(self) -> None:
-        """Drop the part that was prepared: it is not the one for the sites that the sum is over by now."""
+        """Drop the prepared part: the sum now covers other sites."""
         self.site.cache.pop(self._key, None)
 
     def release(self) -> Reply:
-        """Return the part as the outbox lets it leave, to be hidden."""
+        """Return the part as the outbox releases it, to be masked."""
         outbox = self.site.outbox
         known = self.site.cache.get(self._key)
         reply = self.site.work(self.handler, self.request) if known is None else known
@@ -362,12 +363,12 @@ class Own:
 
 
 class SecureSum(Protocol):
-    """Hides a site's part of a sum. Without one, the part leaves unprotected."""
+    """A protocol that hides a site's part of a sum. Without one, the part leaves unprotected."""
 
     name: str
 
     def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
-        """Take the step that an envelope asks for."""
+        """Perform the step that an envelope asks for."""
 
     def withstands(self, n: int) -> int:
-        """Return how many of the n sites of a sum may collude with the coordinator and still not see a part."""
+        """Return how many of the n sites of a sum may collude with the coordinator without learning a part."""

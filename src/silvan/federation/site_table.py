@@ -24,7 +24,6 @@ from silvan.data.partitioned_table import Partitioned
 from silvan.data.schema import Schema
 from silvan.data.typed_table import Frame
 from silvan.errors import SchemaError
-from silvan.federation.cache import Cache, CacheKey
 from silvan.federation.part import (
     TEST,
     TO_SAMPLE,
@@ -37,34 +36,33 @@ from silvan.federation.part import (
     store_parts,
 )
 from silvan.federation.row_holdout import hold_out_persons, hold_out_singly
-from silvan.federation.store import digest
+from silvan.federation.store import Cache, CacheKey, digest
 from silvan.tree.sampling import make_key
 from silvan.util.cell_text import value_text
 
 Naming = Literal["all", "proven"]
 
 _BATCH = 1 << 27
-"""Bytes of a table that are read at a time, at most: more would not be faster."""
+"""Maximum bytes of a table to read at a time: more would not be faster."""
 
 
 @dataclass(eq=False, repr=False)
 class SiteSettings:
-    """The settings of a study and of a site's owner for the site's table and its processing.
+    """The settings of a study, and of the site's owner, for the site's table and how it is processed.
 
-    ``test`` is the share of test rows, sampled by class and by ``split_seed`` and the site's name; with a
-    ``fold``, it is the rows of that fold. With a ``test_key``, which between machines is the site's own secret, and a
-    ``schema``, each row is sampled by itself, as answers with noise need it; without a schema it shuffles rows to
-    folds. ``sampling_key`` decides which rows are in which tree; all sites have the same one, and the coordinator does
-    not need it. ``forest`` is one that the site brings. ``schema`` is what the owner knows of the columns, if it was
-    given: what is answered with noise must be about that one. ``kinds`` says what columns are, where the table is
-    described. With ``memory``, a number of bytes, it is read in batches and its rows lie in nameless files in
-    ``folder``. With a ``date_split`` the rows held out for evaluation are the latest ones; its column is no feature.
-    ``results`` is the folder for the results of a study, if the site takes any. ``naming`` says which classes and
-    categories the site names (``describe.py``). "all" is for one process. With "proven" they are the classes that
-    enough of its own rows have, and the categories that are proven to be common, by the ``shared_key`` of the sites.
-    With ``published`` sampling the sampling key does not become the shared one. ``group`` names the column of persons'
-    ids, of whom the table has one or several rows each. It is no feature. A person is in one part only, and all that
-    counts rows counts one of each person.
+    ``test`` is the share of test rows, sampled by class from ``split_seed`` and the site's name; with a ``fold`` the
+    test rows are those of the fold. With a ``test_key`` (between machines a secret of the site) and a ``schema``, each
+    row is sampled independently, as noisy replies require; without a schema the key shuffles rows into folds.
+    ``sampling_key`` decides which rows are in which tree; all sites share it, and the coordinator does not need it.
+    ``forest`` is a pretrained forest of the site. ``schema`` is a given one, the only one that noisy replies may be
+    about. ``kinds`` says what columns are when the table is described. With ``memory``, a number of bytes, the table is
+    read in batches and its rows are stored in unnamed files in ``folder``. With a ``date_split`` the test rows are the
+    latest ones, and its column is not a feature. ``results`` is the folder for the results of a study, if the site
+    keeps any. ``naming`` decides which classes and categories the site names (``describe.py``): "all" is for one
+    process; "proven" means classes that enough of its own rows have, and categories proven to be common with the
+    sites' ``shared_key``. With ``published`` sampling the sampling key is not replaced by the shared key. ``group``
+    names the column of persons' ids, which is not a feature: all rows of a person are in one part, and a person counts
+    as one row.
     """
 
     label: str = "label"
@@ -101,9 +99,9 @@ class SiteSettings:
 
 
 class SiteTable(SiteSettings):
-    """One organisation's rows. ``source`` is a data frame, a path or (X, y)."""
+    """The rows of one organisation. ``source`` is a data frame, a path or (X, y)."""
 
-    in_one_place = True  # whether all rows can be had at once, in memory or from files
+    in_one_place = True  # whether all rows are available at once, in memory or in files
 
     def __init__(self, name: str, source: Any, settings: SiteSettings) -> None:
         super().__init__(**vars(settings))
@@ -112,7 +110,7 @@ class SiteTable(SiteSettings):
 
     @property
     def settings(self) -> SiteSettings:
-        """The settings as they are now; the sites may have agreed on another sampling key since."""
+        """The current settings; the sites may have agreed on another sampling key."""
         return SiteSettings(**{setting.name: getattr(self, setting.name) for setting in fields(SiteSettings)})
 
     @cached_property
@@ -133,7 +131,7 @@ class SiteTable(SiteSettings):
 
     @property
     def groups(self) -> Groups | None:
-        """The persons whose rows these are, where the study names a column of their ids."""
+        """The persons whom the rows belong to, if the study names a column of their ids."""
         if self.group is None:
             return None
         name, salt = self.group, digest(f"persons of {self.name} {self.split_seed}".encode())[:32]
@@ -141,22 +139,22 @@ class SiteTable(SiteSettings):
 
     @cached_property
     def frame(self) -> Frame:
-        """The table in memory, however large."""
+        """The whole table in memory."""
         return _together(self.table.batches())
 
     def frame_by(self, schema: Schema) -> Frame:
-        """Return the table in memory, as cells are read by a schema, each by itself."""
+        """Return the table in memory, with each cell read according to a schema."""
         return self.cache.once(
             CacheKey[Frame]("frame", schema.hash), lambda: _together(self.table.batches(schema=schema))
         )
 
     @property
     def excluded(self) -> list[str]:
-        """Which of ``exclude`` the table has, if it was read."""
+        """The columns in ``exclude`` that the table has, if it was read."""
         return self.table.excluded if "table" in vars(self) else []
 
     def fingerprint(self) -> str:
-        """Name the table by its content: for the coordinator's own journal, in one process only."""
+        """Return a hash of the table's content, for the journal of a federation in one process."""
         names, dtypes = self.table.names, self.table.dtypes
         columns = [(hashlib.sha256(f"{name}\0{dtypes[name]}\0".encode()), hashlib.sha256()) for name in names]
         for batch in self.table.batches():
@@ -197,7 +195,7 @@ class SiteTable(SiteSettings):
         return hold_out(self.table, self.label, self.test, seed, self.folder, self.fold, self.groups)
 
     def _blocks(self, schema: Schema) -> Iterator[Block]:
-        """Yield all rows, encoded by a schema; no cell is an error."""
+        """Yield all rows, encoded by a schema; no cell raises an error."""
         if isinstance(self.table, Whole):
             yield self._encoded(schema, strict=False)
             return
@@ -212,26 +210,26 @@ class SiteTable(SiteSettings):
 
     @property
     def samples_singly(self) -> bool:
-        """Whether a row more or less leaves all others in their part, of those trained on and those to judge by."""
+        """Whether adding or removing a row leaves all others in their part, training or test."""
         if self.date_split is not None:
             return self.date_split.since is not None
         return self.test <= 0.0 or (self.test_key is not None and self.schema is not None)
 
     def take_table(self, other: "SiteTable") -> None:
-        """Share the table of another object of the same site, which is read and encoded once for both."""
+        """Share the table of another object for the same site, so that it is read and encoded once."""
         self.table = other.table
         self.cache.update({key: kept for key, kept in other.cache.items() if key[0] in ("encoded", "persons")})
 
     def part(self, schema: Schema, test: bool = False, *, strict: bool = True) -> Part:
-        """Return the training rows, or the test rows, encoded by a schema: with ``group``, one a person.
+        """Return the training rows, or the test rows, encoded by a schema; with ``group``, one row per person.
 
-        Every cell is read by itself. One that the schema has no place for is an error; if not ``strict``, as for
-        answers with noise, it is never one: see ``encode_features`` and ``encode_label``.
+        A cell that does not fit the schema is an error. It never is if not ``strict``, as noisy replies require: see
+        ``encode_features`` and ``encode_label``.
         """
         return self._part(schema, TEST if test else TRAIN, strict=strict)
 
     def rows_to_sample(self, schema: Schema) -> Part:
-        """Return all rows of the persons to learn from: each tree samples persons, and takes one row of each."""
+        """Return all rows of the training persons: each tree samples persons and takes one row of each."""
         return self.part(schema) if self.group is None else self._part(schema, TO_SAMPLE, strict=True)
 
     def _part(self, schema: Schema, which: int, *, strict: bool) -> Part:
@@ -251,13 +249,13 @@ class SiteTable(SiteSettings):
         return self.cache.once(CacheKey[Part]("part", schema.hash, which, strict), make)
 
     def absent(self, schema: Schema) -> np.ndarray:
-        """Return which of a schema's features the table lacks as whole columns: bool (features,)."""
+        """Return which of a schema's features are absent from the table: bool (features,)."""
         present = set(self.table.names)
         return np.array([name not in present for name in schema.columns], np.bool_)
 
     @property
     def n_train(self) -> int:
-        """Rows to learn from; with ``group``, persons."""
+        """Number of training rows; with ``group``, of training persons."""
         if self.groups is None:
             return len(self.table) - self.held_out.kept
         return int((self.groups.first & ~self.held_out.between(0, len(self.table))).sum())

@@ -1,69 +1,70 @@
-"""A site's durable store: secrets, blobs named by their hash, replies that must not be drawn twice.
+"""What a site keeps: a durable store for secrets, blobs and noisy replies, and a cache in memory.
 
-Everything else a site holds in memory is a cache: it makes an answer faster, never different.
+The store survives restarts. The cache makes a reply faster, never different.
 """
 
 import hashlib
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
 
 from silvan.errors import DamagedError
 from silvan.util.files import has_no_room, no_room
 from silvan.util.sqlite_file import open_database
 
 SEQUENCE = "conduct"
-"""How keys begin of what a site holds a coordinator to."""
+"""Prefix of keys for the protocol sequence that a site enforces."""
 
 SHARE = "share "
-"""How keys begin of a party's shares of models."""
+"""Prefix of keys for a party's shares of models."""
 
 SIGNING = "signing key"
-"""Where a site of this process has its key, if it has no folder."""
+"""Key of the signing key of a site without a folder, in this process."""
 
 FINGERPRINT = "fingerprint"
-"""How the key begins of what fingerprints of sums derive from."""
+"""Prefix of the key from which fingerprints of sums are derived."""
 
 LASTING = (SEQUENCE, SHARE, SIGNING, FINGERPRINT, "secret", "shared key", "paillier key", "named ")
-"""Prefixes of what a site is not told or cannot draw a second time, and of what it holds a coordinator to."""
+"""Prefixes of values that a site cannot receive or draw again, and of the protocol sequence that it enforces."""
 
 
 class Store(ABC):
-    """A small durable map; ``MemoryStore`` for tests and federations in one process."""
+    """A small durable map."""
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """Return what was put, or None."""
+        """Return a stored value, or None."""
 
     @abstractmethod
     def put_all(self, values: dict[str, bytes]) -> None:
-        """Keep several values, all or none."""
+        """Store several values, all or none."""
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep a value for good."""
+        """Store a value permanently."""
         self.put_all({key: value})
 
 
 class MemoryStore(Store):
     """A store that lives as long as the process.
 
-    The oldest blobs make room when there are too many: a site that lacks one asks for it.
+    If there are too many blobs, the oldest are dropped: a site that lacks one asks for it.
     """
 
     def __init__(self, room: int = 1 << 28) -> None:
         self._values: dict[str, bytes] = {}
-        self._blobs: dict[str, int] = {}  # their sizes, the oldest first
+        self._blobs: dict[str, int] = {}  # sizes, oldest first
         self._room = room
 
     def get(self, key: str) -> bytes | None:
-        """Return what was put, or None."""
+        """Return a stored value, or None."""
         return self._values.get(key)
 
     def put_all(self, values: dict[str, bytes]) -> None:
-        """Keep several values."""
+        """Store several values."""
         for key, value in values.items():
             if key.startswith("blob "):
                 self._blobs.pop(key, None)
@@ -75,7 +76,7 @@ class MemoryStore(Store):
 
 
 def fingerprint_key_name(study: str) -> str:
-    """Return under which name a store has the key from which the fingerprints of a study's sums derive."""
+    """Return the store's key for the secret from which fingerprints of a study's sums are derived."""
     return f"{FINGERPRINT} key of {study}"
 
 
@@ -84,7 +85,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-_APPLICATION = 0x53494C53  # how SQLite files say whose they are: "SILS"
+_APPLICATION = 0x53494C53  # the application id in the SQLite file: "SILS"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kept (
@@ -96,9 +97,9 @@ CREATE TABLE IF NOT EXISTS kept (
 
 
 class FileStore(Store):
-    """A store that outlives the process; only its owner may read it.
+    """A store that survives the process; only its owner may read it.
 
-    The oldest blobs make room when there are too many: a site that lacks one asks for it.
+    If there are too many blobs, the oldest are dropped: a site that lacks one asks for it.
     """
 
     def __init__(self, path: str | Path, room: int = 1 << 30) -> None:
@@ -110,13 +111,13 @@ class FileStore(Store):
             raise self._unusable(error) from None
 
     def get(self, key: str) -> bytes | None:
-        """Return what was put, or None."""
+        """Return a stored value, or None."""
         with self._using() as db:
             row = db.execute("SELECT value FROM kept WHERE key = ?", (key,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def put_all(self, values: dict[str, bytes]) -> None:
-        """Keep several values, all or none."""
+        """Store several values, all or none."""
         if not values:
             return
         with self._using() as db, db:
@@ -152,3 +153,40 @@ class FileStore(Store):
         if isinstance(error, sqlite3.OperationalError):
             return OSError(f"{self.path}: {error}")
         return DamagedError(f"{self.path}: cannot be used as a site's store ({error})")
+
+
+T = TypeVar("T")
+
+
+class CacheKey(tuple[Hashable, ...], Generic[T]):
+    """The key of a cached value of type T: a kind, and everything the value was computed from.
+
+    Only the ``most`` recent values of a kind are kept: two are enough for one study.
+    """
+
+    most: int
+
+    def __new__(cls, kind: str, *made_from: Hashable, most: int = 2) -> Self:  # noqa: D102
+        key = super().__new__(cls, (kind, *made_from))
+        key.most = most
+        return key
+
+
+class Cache(dict[CacheKey[Any], Any]):
+    """Cached values by key."""
+
+    def __setitem__(self, key: CacheKey[T], value: T) -> None:
+        super().__setitem__(key, value)
+        alike = [other for other in list(self) if other[0] == key[0]]  # a copy: another thread may be writing
+        for old in alike[: -key.most]:
+            self.pop(old, None)
+
+    def once(self, key: CacheKey[T], make: Callable[[], T], fits: Callable[[T], bool] | None = None) -> T:
+        """Return the value of a key; create it if it is missing or does not fit."""
+        value: T = self.get(key, _ABSENT)
+        if value is _ABSENT or not (fits is None or fits(value)):
+            value = self[key] = make()
+        return value
+
+
+_ABSENT: Any = object()

@@ -1,4 +1,4 @@
-"""Trusted sums: whoever adds sees each part. Secure aggregation is in ``privacy/aggregation``."""
+"""Trusted sums, whose parts the coordinator sees. Secure aggregation is in ``privacy/aggregation``."""
 
 from dataclasses import replace
 
@@ -14,17 +14,17 @@ from silvan.federation.outgoing import Asked
 
 
 class TrustedSums:
-    """A trusted third party adds and sees each part; in one process it is the coordinator's process."""
+    """A trusted third party adds the parts and sees each one; in one process this is the coordinator."""
 
     name = "trusted"
     least = 1
 
     def must_stay(self, n: int) -> int:
-        """Return 1: a sum is over whoever is left."""
+        """Return 1: a sum covers the sites that are left."""
         return 1
 
     def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
-        """Add the replies up as they come."""
+        """Add up the replies as they arrive."""
         total: Reply | None = None
         traffic: dict[str, Entry] = {}
         for site, part, entry in federation.exchange(replace(question, narrow=question.kind.narrow)):
@@ -36,7 +36,7 @@ class TrustedSums:
 
 
 def _widen(reply: Reply) -> Reply:
-    """Return a reply with counters in the element type that they stand for, where they were read as they were sent."""
+    """Return a reply whose narrowed counters have their original element type again."""
     fields = {name: getattr(reply, name) for name in reply.__struct_fields__}
     arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
     wide = {name: value.astype(wire.element_type(value), copy=False) for name, value in arrays.items()}
@@ -44,7 +44,7 @@ def _widen(reply: Reply) -> Reply:
 
 
 def add(total: Reply, part: Reply, site: str, before: list[str]) -> Reply:
-    """Add a site's reply to those before, field by field: all fields of replies to ``total`` are integer arrays."""
+    """Add a site's reply to the total, field by field: replies to ``total`` have integer arrays only."""
     fields = {}
     for name in total.__struct_fields__:
         a, b = getattr(total, name), getattr(part, name)
@@ -55,7 +55,7 @@ def add(total: Reply, part: Reply, site: str, before: list[str]) -> Reply:
         if a.size:
             high, low, limits = int(b.max()), int(b.min()), np.iinfo(a.dtype)
             if int(a.max()) + high > limits.max or (low < 0 and int(a.min()) + low < limits.min):
-                others = ", ".join(map(repr, before))  # one of which may be the one that is wrong
+                others = ", ".join(map(repr, before))  # any of which may be the wrong one
                 raise SiteError(site, f"answered with {name} too large to be added to the others' ({others})")
         fields[name] = np.add(a, b, out=a)
     return msgspec.structs.replace(total, **fields)

@@ -1,9 +1,9 @@
 """Bytes on the wire: msgpack structs, with arrays as a type of their own.
 
-An array travels as a small header and its elements, little-endian, from a short list of element types. Two
-things make it smaller, both undone on arrival: integers are narrowed to the fewest bytes that hold them, and
-what is mostly zeros is deflated. Claims in a header are checked against the bytes at hand and a cap before
-anything is allocated. Code that only reads the counters of a message can use them as sent, without a wider copy.
+An array travels as a small header and its little-endian elements; there is a short list of element types. Two steps
+make it smaller, and both are undone on arrival: integers are narrowed to as few bytes as possible, and arrays of mostly
+zeros are deflated. Headers are checked against the actual bytes and a cap before anything is allocated. Code that only
+reads a message's counters can use them as sent, without a wider copy.
 """
 
 import struct
@@ -18,7 +18,7 @@ import numpy as np
 from silvan.errors import WireError
 
 MAX_MESSAGE = 1 << 30
-"""Most bytes of a message, and most bytes that its arrays may unfold to."""
+"""Maximum size of a message, and of its arrays when unpacked, in bytes."""
 
 _ARRAY = 1  # the one msgpack extension in use
 _DTYPES = tuple(
@@ -27,8 +27,8 @@ _DTYPES = tuple(
 _NUMBER = {dtype: i for i, dtype in enumerate(_DTYPES)}
 _HEADER = struct.Struct("<BBBB")  # element type, element type as sent, deflated or not, dimensions
 _MAX_DIMENSIONS = 4
-_SPARSE = 8  # deflate when fewer than one element in so many is not zero
-_MEANT = "meant"  # the entry in a narrow type's metadata that has the element type it stands for
+_SPARSE = 8  # deflate if fewer than one element in this many is not zero
+_MEANT = "meant"  # the metadata entry with the original element type of a narrowed array
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -39,7 +39,7 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode(data: bytes, kind: type[T], *, narrow: bool = False) -> T:
-    """Read a message of a known kind; anything else is a ``WireError``. See ``unpack_array`` for ``narrow``."""
+    """Read a message of a given type; raise ``WireError`` for anything else. See ``unpack_array`` for ``narrow``."""
     if len(data) > MAX_MESSAGE:
         raise WireError(f"a message of {len(data)} bytes is over the limit of {MAX_MESSAGE}")
     try:
@@ -47,7 +47,7 @@ def decode(data: bytes, kind: type[T], *, narrow: bool = False) -> T:
     except WireError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError):
-        # the text of the error may quote what was sent: only say what it was meant to be
+        # the text of the error may quote the data: name only the expected type
         raise WireError(f"not what {kind.__name__} should be, or cut short") from None
 
 
@@ -60,7 +60,7 @@ def _write_extension(value: Any) -> Any:
 
 
 class _Unpacker:
-    """Reads the arrays of one message; a thousand arrays share the room that one may take."""
+    """Reads the arrays of one message, which share one limit on their size."""
 
     def __init__(self, narrow: bool) -> None:
         self.room, self.narrow = MAX_MESSAGE, narrow
@@ -103,17 +103,17 @@ def _narrow(array: np.ndarray) -> np.dtype:
 
 
 def element_type(array: np.ndarray) -> np.dtype:
-    """Return the element type that an array was packed from, also if it was read as it was sent."""
+    """Return the original element type of an array, also if it was read narrowed."""
     metadata: Mapping[str, Any] = array.dtype.metadata or {}
     meant: np.dtype = metadata.get(_MEANT, array.dtype)
     return meant
 
 
 def unpack_array(data: bytes | memoryview, room: int = MAX_MESSAGE, *, narrow: bool = False) -> np.ndarray:
-    """Read an array of at most so many bytes, believing nothing.
+    """Read an array of at most ``room`` bytes, trusting nothing.
 
-    With ``narrow``, integers that were sent in fewer bytes without a sign stay so, and are not to be written to:
-    ``element_type`` has the type that they stand for.
+    With ``narrow``, unsigned integers that were sent in fewer bytes stay narrow and read-only; ``element_type`` returns
+    their original type.
     """
     data = memoryview(data)
     if len(data) < _HEADER.size:
@@ -128,7 +128,7 @@ def unpack_array(data: bytes | memoryview, room: int = MAX_MESSAGE, *, narrow: b
     dtype, sent = _DTYPES[kind], _DTYPES[sent_kind]
     if sent != dtype and (sent.kind not in "iu" or dtype.kind not in "iu" or sent.itemsize >= dtype.itemsize):
         raise WireError("an array has an unknown header")
-    # an empty array may be wide all the same, and whoever works on it would make room for that
+    # an empty array may still claim a large dimension, for which later code would allocate memory
     if prod(max(n, 1) for n in shape) * dtype.itemsize > room:
         raise WireError("an array is over the limit")
     size = prod(shape)

@@ -16,8 +16,7 @@ from silvan.forest.check import check
 from silvan.forest.importance import Importances, permutation_importances
 from silvan.forest.shap import Shap, shap_values
 from silvan.util.files import write_whole
-from silvan.util.notebook import html_table
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, html_table
 
 _MOST_SHOWN = 5  # columns that a summary names
 

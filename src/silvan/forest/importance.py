@@ -7,7 +7,7 @@ import numpy as np
 from silvan.errors import InputError
 from silvan.forest.arrays import ForestArrays
 from silvan.forest.predict import as_rows, decide
-from silvan.util.notebook import html_table
+from silvan.util.readable import html_table
 
 
 class Importances(dict[str, float]):

@@ -37,8 +37,7 @@ from silvan.learners.base import Learner
 from silvan.learners.registry import AutoForestParameters
 from silvan.learners.result import Result
 from silvan.tree.fit import Settings
-from silvan.util.notebook import html_table
-from silvan.util.readable import count_of
+from silvan.util.readable import count_of, html_table
 
 _CAPTION = (
     "By training rows, each scored by trees that did not learn from it. A site's own trees and rows count for as\n"
@@ -315,7 +314,7 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
         return f"{use}: its policy shows no metrics"
     name = metrics.BY_KEY[reply.measure].title
     largest = float(np.nanmax([reply.metric, *reply.metrics]))
-    digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # figures have three digits
+    digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # metrics have three digits
     others = [(_use(MIXES[i]), reply.metrics[i]) for i in (0, OWN_ALONE) if i != reply.choice]
     beside = [f"{other} {metric:.{digits}f}" for other, metric in others if metric >= 0.0]
     compared = f" ({'; '.join(beside)})" if beside else ""

@@ -192,11 +192,11 @@ class BOFRF(BOFRFParameters, Learner):
         return float(share or 0.0)
 
     def sampled_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree drew; None where trees are not all grown on all of a site's training rows."""
+        """Return which rows each tree sampled; None where trees are not all grown on all of a site's training rows."""
         return None if self.validation or self.tune else super().sampled_rows(federation)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models drew; not known of forests that sites brought, nor of clusters'."""
+        """Return which rows the trees of models sampled; not known of forests that sites brought, nor of clusters'."""
         found = super().draws(federation, candidates)
         if self._site_forests:
             return found

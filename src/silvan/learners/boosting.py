@@ -5,18 +5,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from silvan.algorithms.boosting import adaboost, boppid, multboost
+from silvan.algorithms.boosting import adaboost, multboost
 from silvan.algorithms.boosting.adaboost import BoostStumps, pooled_boost
 from silvan.algorithms.boosting.stumps import Boosting, check_two_classes
 from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.evaluation import FEDERATED, LOCAL
 from silvan.algorithms.keyed_rows import RowSamples
-from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
+from silvan.learners.in_one_place import local_models
 from silvan.learners.registry import (
     AdaBoostPLParameters,
     BoostingParameters,
@@ -112,10 +112,10 @@ class BOPPID(BOPPIDParameters, _Booster):
     (2, ['Cleveland', 'Hungarian', 'Switzerland', 'VA'])
     """
 
-    always_asks = (BoostStumps, boppid.PickModels)
+    always_asks = (BoostStumps, adaboost.PickModels)
 
     def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
-        return boppid.fit(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
+        return adaboost.fit_boppid(federation, self.schema_, boosting, federation.rows, self.tau, self.printed)
 
 
 class AdaBoostPL(AdaBoostPLParameters, _Booster):

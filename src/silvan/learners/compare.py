@@ -24,8 +24,7 @@ from silvan.learners.base import Learner
 from silvan.learners.evaluation_frame import metrics_frame
 from silvan.learners.registry import spec_of
 from silvan.privacy.close_study import check_own_sums, close_study
-from silvan.util.notebook import html_table
-from silvan.util.readable import digits_of, format_interval, signed
+from silvan.util.readable import digits_of, format_interval, html_table, signed
 
 if TYPE_CHECKING:
     import polars as pl
@@ -200,7 +199,7 @@ def compare(
 
 
 class EvaluatedSplit(msgspec.Struct, frozen=True):
-    """What came out of one split: figures, counts of rows by score for curves, and bytes as a federation counts them.
+    """What came out of one split: metrics, counts of rows by score for curves, and bytes as a federation counts them.
 
     The journal keeps it, so that an interrupted comparison goes on with the next split.
     """

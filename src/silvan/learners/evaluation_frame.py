@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from silvan import metrics
 from silvan.algorithms.evaluation.evaluation import Evaluation, Row
-from silvan.util.notebook import html_table
-from silvan.util.readable import digits_of
+from silvan.util.readable import digits_of, html_table
 
 if TYPE_CHECKING:
     import polars as pl

@@ -36,8 +36,8 @@ from silvan.learners.estimator_input import (
     spread_over_rows,
     used_rows,
 )
+from silvan.learners.forest_parameters import VotingForestParameters
 from silvan.learners.parameters import write_shared_entries
-from silvan.learners.registry import VotingForestParameters
 from silvan.tree.fit import Assembled, Settings, check_class_weight, fit_forest, monotonic_signs
 from silvan.tree.objectives import Target
 from silvan.tree.sampling import SamplingKeys, make_key, one_of_each, persons_of, rows_of_trees

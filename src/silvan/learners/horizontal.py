@@ -13,14 +13,12 @@ from silvan.algorithms.evaluation.evaluation import Evaluation
 from silvan.algorithms.evaluation.out_of_bag import asks_for_threshold
 from silvan.algorithms.horizontal import adaptive_forest, histogram_forest, merged_forest
 from silvan.algorithms.horizontal.adaptive_forest import AdaptiveLeaves, AdaptiveLevel
-from silvan.algorithms.horizontal.pooled_forest import pooled_forest
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.private import noisy_levels, noisy_rows, table_counts, tables
 from silvan.algorithms.private.noisy_counts import Placing, Rounds, check_agreement, place
 from silvan.algorithms.private.noisy_evaluation import CountByScoreWithNoise, evaluate_with_noise
 from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
-from silvan.algorithms.vertical.in_one_place import local_models
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -28,6 +26,7 @@ from silvan.federation.message import Request
 from silvan.forest.forest import Forest
 from silvan.learners.base import Learner
 from silvan.learners.federated_estimator import NO_EPSILON
+from silvan.learners.in_one_place import local_models, pooled_forest
 from silvan.learners.registry import (
     HistogramForestParameters,
     LocalForestParameters,
@@ -87,7 +86,7 @@ class HistogramForest(HistogramForestParameters, Learner):
             )
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models drew; those of a private forest are not known."""
+        """Return which rows the trees of models sampled; those of a private forest are not known."""
         found = super().draws(federation, candidates)
         if self.epsilon is None and self.forest_ is not None:
             found[self.forest_.hash] = RowSamples((len(self.forest_),), bootstrap=self.row_sampling())
@@ -288,7 +287,7 @@ class MergedForest(MergedForestParameters, Learner):
         return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *counted, *chosen)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models drew; not known where a site was lost on the way."""
+        """Return which rows the trees of models sampled; not known where a site was lost on the way."""
         found = super().draws(federation, candidates)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees)
         n_trees = influence.trees_by_site(self.n_estimators, federation.active, federation.rows)

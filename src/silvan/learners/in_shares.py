@@ -16,7 +16,6 @@ from silvan.algorithms.evaluation.candidates import Named
 from silvan.algorithms.evaluation.evaluation import Evaluation
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.in_one_place import id_column, joined_test_rows, list_rows
 from silvan.algorithms.vertical.scores_of_rows import (
     EvaluateScores,
     KeepPredictions,
@@ -31,6 +30,7 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Request
 from silvan.forest.model_in_shares import ModelInShares
 from silvan.learners.federated_estimator import FederatedEstimator
+from silvan.learners.in_one_place import id_column, joined_test_rows, list_rows
 from silvan.metrics import decided_at
 from silvan.privacy.announce import RequestPlan
 from silvan.privacy.identity.identity import all_digests, find_digests

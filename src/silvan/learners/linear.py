@@ -20,7 +20,6 @@ from silvan.algorithms.evaluation.evaluation import (
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.vertical import linear_fit
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.in_one_place import alone_at, joined, own_schema
 from silvan.algorithms.vertical.kept_shares import restore_shares
 from silvan.algorithms.vertical.linear_fit import fit_joined_rows
 from silvan.algorithms.vertical.linear_shares import (
@@ -38,6 +37,7 @@ from silvan.data.table import read_table
 from silvan.errors import InputError
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.message import Request
+from silvan.learners.in_one_place import alone_at, joined, own_schema
 from silvan.learners.in_shares import InShares, hash_of
 from silvan.learners.registry import VerticalLinearParameters
 from silvan.learners.result import Result, SharedModel

@@ -1,12 +1,16 @@
-"""Classes that declare parameters, and the docstrings of learners that are written from them (``registry.py``)."""
+"""Classes that declare parameters (``registry.py``), and learners' docstrings, which are completed from them."""
 
 import inspect
 import re
 from dataclasses import dataclass, fields
 from textwrap import TextWrapper
-from typing import Any, TypeVar, dataclass_transform, get_type_hints
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
+
+from msgspec import Meta
 
 T = TypeVar("T")
+
+Positive = Annotated[int, Meta(ge=1)]
 
 _WRAPPER = TextWrapper(116, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
 

@@ -5,26 +5,24 @@ lists. The learner inherits its constructor from it; study files, docs/study.md 
 read this too, so no algorithm is imported until ``LearnerSpec.load`` is called.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform
 
 from msgspec import Meta
 
 from silvan.data.schema import MAX_BINS
 from silvan.forest.arrays import DEPTH_CAP
-from silvan.learners.parameters import Parameters, declared
+from silvan.learners.forest_parameters import ForestParameters, ReliabilityParameters, VotingForestParameters
+from silvan.learners.parameters import Parameters, Positive, declared
+from silvan.learners.spec import LearnerSpec
 from silvan.metrics import MCC, OfConfusion
 from silvan.privacy.noise.laplace import MAX_EPSILON
 
 if TYPE_CHECKING:
-    from silvan.learners.federated_estimator import FederatedEstimator
+    pass
 
 T = TypeVar("T", bound=Parameters)
 
-Positive = Annotated[int, Meta(ge=1)]
-Given = Mapping[str, Any]  # parameters of a learner by name; those left out have their defaults
 _BOFRF = (
     "M. Gencturk, A. A. Sinaci, N. K. Cicekli: BOFRF: A Novel Boosting-Based Federated Random Forest Algorithm on "
     "Horizontally Partitioned Data. IEEE Access 10, 2022."
@@ -40,69 +38,6 @@ _MERGED = (
     "Various Healthcare Applications. Bioinformatics 38, 2022."
 )
 _FOREST = "L. Breiman: Random Forests. Machine Learning 45, 2001."
-
-
-@dataclass(frozen=True)
-class LearnerSpec:
-    """A learner by name.
-
-    ``models_in_training`` is the number of external models a site evaluates while the learner is trained, and
-    ``variants`` the number of further candidates it is sent in the evaluation, both given the learner's parameters.
-    """
-
-    module: str
-    parameters: type[Parameters]
-    papers: tuple[str, ...]
-    axis: Literal["rows", "columns"] = "rows"
-    trees: Literal["forest", "stumps", "none"] = "forest"
-    lossless: bool = False  # whether its model equals that of pooled rows
-    uses_sums: bool = True  # whether it needs sums over sites
-    for_new_sites: bool = True  # whether it has one model for all sites, also for one that took no part in training
-    calibrated: bool = False  # whether it calibrates probabilities where nothing else is asked
-    refits_leaves: bool = False  # whether sites re-estimate leaves of trees that other machines sent
-    models_in_training: Callable[[Given], int] = lambda parameters: 0
-    variants: Callable[[Given], int] = lambda parameters: 0
-
-    @property
-    def name(self) -> str:
-        """The name of its class."""
-        return self.parameters.__name__.removesuffix("Parameters")
-
-    def load(self) -> "type[FederatedEstimator]":
-        """Import the learner and return its class."""
-        found: type[FederatedEstimator] = getattr(import_module(f"silvan.learners.{self.module}"), self.name)
-        return found
-
-    def models_evaluated(self, parameters: Given, *, evaluated: bool = True, by: Sequence[str] = ()) -> int:
-        """Return the maximum number of external models that a study has one site evaluate.
-
-        Without ``evaluated`` only training counts, which uses training rows. ``by`` names the columns of subgroups.
-        """
-        if self.axis == "columns":
-            return int(evaluated)
-        made, by_rule = self.models_in_training(parameters), isinstance(parameters.get("threshold"), str)
-        made += self.models_to_trust(parameters)
-        if not evaluated:
-            return made + by_rule
-        # a site's mix is evaluated before a threshold is chosen, and without subgroups: another model than afterwards
-        again = bool(made) and (by_rule or bool(by))
-        return 1 + made + by_rule + self.variants(parameters) + again
-
-    def calibrates(self, parameters: Given) -> bool:
-        """Whether probabilities are calibrated, if classes are predicted."""
-        asked, weighted = parameters.get("calibrate"), parameters.get("class_weight") is not None
-        if asked is None:
-            return self.calibrated and bool(parameters.get("bootstrap", True)) and not weighted
-        return bool(asked)
-
-    def models_to_trust(self, parameters: Given) -> int:
-        """Return the maximum number of external models that calibration and intervals have a site score."""
-        asked = self.calibrates(parameters) + bool(parameters.get("intervals"))
-        return asked + bool(asked)  # also with the site's own curve and errors
-
-    def between_machines(self, parameters: Given) -> dict[str, Any]:
-        """Return the defaults that differ between machines, where peers may send any tree they like."""
-        return {"refit_leaves": True} if self.refits_leaves and parameters.get("protocol") != "paper" else {}
 
 
 LEARNERS: dict[str, LearnerSpec] = {}  # all learners by name. The first of each axis is the default of study files.
@@ -130,107 +65,6 @@ def spec_of(learner: type) -> LearnerSpec:
     """Return the entry of a learner's class, or of its closest registered base class."""
     found = next((LEARNERS[base.__name__] for base in learner.__mro__ if base.__name__ in LEARNERS), None)
     return found or LearnerSpec(learner.__module__, Parameters, ())
-
-
-# -- parameters, and the learners they are of
-@declared
-class ForestParameters(Parameters):
-    """What all forests have.
-
-    Parameters
-    ----------
-    n_estimators
-        Number of trees.
-    criterion
-        "gini", "entropy" or "log_loss" (the same as "entropy") for classes, "squared_error" for a number. None: gini or
-        squared error, as the label is.
-    max_depth
-        Levels of splits; None grows until leaves are pure or too small to split.
-    min_samples_split
-        Fewest rows in a node that is split. Rows are counted, not weights.
-    min_samples_leaf
-        Fewest rows in a leaf.
-    max_features
-        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. If a noise-free rule
-        determines the label, half or all features work better, see docs/faq.md.
-    max_bins
-        Maximum number of bins per numeric column in one tree, up to
-        255. Trees differ in their cut points: with 64 bins each they
-        have about 250 in all.
-    bootstrap
-        Grow each tree on its own sample of rows, without replacement: each row with probability 1 - 1/e. The
-        ``random_state`` of the federation, or of the study, decides which.
-    class_weight
-        None, "balanced", or weights by class, as ``{"no": 1.0, "yes": 2.0}``; a class that is not named has weight 1.
-        "balanced" gives every class the same weight in sum, by the rows of all sites: where sites grow trees of their
-        own, these are counted in a sum first, one round more.
-    random_state
-        A whole number that decides which features are sampled: the same number gives the same forest on the same
-        federation. In a study file, the study's unless given.
-    feature_sampling
-        "node" samples features at every node, "tree" once for a tree.
-    threshold
-        Decision threshold, for two classes: the score at which the positive one is predicted. A number; or "youden" or
-        "f1", where sensitivity plus specificity, or F1, is best on training rows that are each scored by trees which
-        did not learn from it: one round more, see docs/figures.md#rare-classes; ``threshold_`` is then what was chosen.
-        None: the most probable class.
-    max_samples
-        A share f of the rows, for smaller trees: each row is then in a tree with probability 1 - exp(-f), as many as a
-        bootstrap sample of that share would have. None: 1. A number of rows, which scikit-learn takes too, is not known
-        to sites, each of which samples by itself.
-    monotonic_cst
-        Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or numbers by
-        name, as ``{"age": 1, "dose": -1}``. For a number or two classes, and then of the probability of the second; not
-        for columns of categories.
-    """
-
-    n_estimators: Positive = 100
-    criterion: Literal["gini", "entropy", "log_loss", "squared_error"] | None = None
-    max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = None
-    min_samples_split: Annotated[int, Meta(ge=2)] = 2
-    min_samples_leaf: Positive = 2
-    max_features: Literal["sqrt", "log2"] | Positive | Annotated[float, Meta(gt=0, le=1)] | None = "sqrt"
-    max_bins: Annotated[int, Meta(ge=2, le=MAX_BINS)] = 64
-    bootstrap: bool = True
-    class_weight: Literal["balanced"] | dict[Any, float] | list[float] | None = None
-    random_state: Annotated[int, Meta(ge=0)] = 0
-    feature_sampling: Literal["node", "tree"] = "node"
-    threshold: Literal["youden", "f1"] | Annotated[float, Meta(gt=0, lt=1)] | None = None
-    max_samples: Annotated[float, Meta(gt=0, le=1)] | None = None
-    monotonic_cst: dict[str, Literal[-1, 0, 1]] | list[Literal[-1, 0, 1]] | None = None
-
-
-@declared
-class VotingForestParameters(ForestParameters):
-    """What forests have whose trees may vote.
-
-    Parameters
-    ----------
-    vote
-        "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
-        equal ones; ``predict_proba`` is the mean in both cases. "hard" is for classes.
-    """
-
-    vote: Literal["soft", "hard"] = "soft"
-
-
-@declared
-class ReliabilityParameters(Parameters):
-    """Mixin of forests over rows that quantify the reliability of their scores.
-
-    Parameters
-    ----------
-    calibrate
-        Calibrate probabilities by training rows that are each scored by trees which did not learn from them: one curve
-        for all sites, from a sum, which each site adjusts to its own rows and keeps. Rows keep their order by score,
-        see docs/calibration.md. None: only AutoForest does, unless it has ``class_weight`` or no ``bootstrap``.
-    intervals
-        Sum the errors of such rows for ``predict_interval``, ``predict_quantiles`` and ``predict_set``. See
-        docs/calibration.md.
-    """
-
-    calibrate: bool | None = None
-    intervals: bool = False
 
 
 @learner(

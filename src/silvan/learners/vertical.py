@@ -14,8 +14,14 @@ from silvan.algorithms.vertical.coordinator import VerticalCoordinator
 from silvan.algorithms.vertical.encoded import EncodedCoordinator
 from silvan.algorithms.vertical.encrypted import EncryptedCoordinator
 from silvan.algorithms.vertical.kept_shares import restore_shares
-from silvan.algorithms.vertical.party_shares import ShowShare, share_key, share_of, show_shares
-from silvan.algorithms.vertical.prediction import ReachLeaves, find_leaves
+from silvan.algorithms.vertical.party_shares import (
+    ReachLeaves,
+    ShowShare,
+    find_leaves,
+    share_key,
+    share_of,
+    show_shares,
+)
 from silvan.algorithms.vertical.scores_of_rows import RowLeaves, RowScores, scores_of_leaves
 from silvan.data.schema import Schema
 from silvan.errors import InputError

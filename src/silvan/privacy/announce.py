@@ -13,10 +13,9 @@ import numpy as np
 
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.message import Ask, Reply, Request
+from silvan.federation.message import Ask, Derived, Reply, Request
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.privacy.gate import Gate

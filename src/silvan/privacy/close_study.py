@@ -17,10 +17,9 @@ import msgspec
 
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.journal import SUM
-from silvan.federation.message import Ask, Reply, SignedReply
+from silvan.federation.message import Ask, Derived, Reply, SignedReply
 from silvan.federation.outgoing import LoggedQuestion
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest, fingerprint_key_name

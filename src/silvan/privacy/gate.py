@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from silvan.errors import InputError, RefusedError
-from silvan.federation.cache import CacheKey
 from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
 from silvan.federation.site import Outbox, Site
-from silvan.federation.store import Store, digest, fingerprint_key_name
+from silvan.federation.store import CacheKey, Store, digest, fingerprint_key_name
 from silvan.privacy.evidence import keep_evidence
 from silvan.privacy.file_marks import FileMarks
 from silvan.privacy.fingerprints import fingerprint_of, points_of

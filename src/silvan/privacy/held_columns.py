@@ -11,9 +11,8 @@ from typing import ClassVar
 import msgspec
 
 from silvan.errors import FormatError, RefusedError
-from silvan.federation.bound import Derived, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, SignedReply
+from silvan.federation.message import Ask, Blob, Derived, Fixed, PartitionsWay, Reply, SignedReply
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.util.readable import count_of

@@ -15,10 +15,9 @@ from typing import ClassVar
 import msgspec
 
 from silvan.errors import RefusedError
-from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
 from silvan.federation.keys import Roster, is_signed
-from silvan.federation.message import Ask, Reply
+from silvan.federation.message import Ask, Derived, Reply
 from silvan.federation.site import Site, answers
 from silvan.privacy.file_marks import write_behind
 from silvan.privacy.gate import Gate

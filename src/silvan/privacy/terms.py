@@ -1,7 +1,7 @@
 """Terms: what the text of a study fixes of every request, and the check of requests against it.
 
 The study that an owner approves is the only source of what may be asked. Each field of a request is declared fixed,
-agreed or derived (``federation/bound.py``). Before a site touches a row, it compares
+agreed or derived (``federation/message.py``). Before a site touches a row, it compares
 
 - fixed fields with the value that follows from the text, under the field's name;
 - agreed fields with what the site was first asked with: the schema in a study, anything else in a task of it.
@@ -19,12 +19,10 @@ import msgspec
 from silvan.data.schema import Class, Schema
 from silvan.errors import RefusedError
 from silvan.federation import wire
-from silvan.federation.bound import Bound, bounds_of
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import CountCategories
-from silvan.federation.message import Blob, Request
+from silvan.federation.message import Blob, Bound, Request, bounds_of
 from silvan.federation.site import Site
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.util.cell_text import cell_text
 
 Fixed = Mapping[str, Any]

@@ -8,13 +8,13 @@ import polars as pl
 
 from silvan.algorithms.evaluation.evaluation import FEDERATED, Row, evaluate_answers, read_rows
 from silvan.algorithms.vertical.columns import columns_of
-from silvan.algorithms.vertical.in_one_place import joined
 from silvan.algorithms.vertical.scores_of_rows import RowScores
 from silvan.data.readers.table_file import Table
 from silvan.data.table import open_table
 from silvan.errors import FormatError, InputError
 from silvan.federate.by_columns import federate_columns
 from silvan.federation.federation import OVERALL, Federation
+from silvan.learners.in_one_place import joined
 from silvan.learners.in_shares import InShares
 from silvan.learners.registry import learners_for
 from silvan.study.listener import Listener

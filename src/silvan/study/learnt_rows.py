@@ -33,7 +33,7 @@ class LearntRows(msgspec.Struct, frozen=True):
 
 
 def keep_learnt_rows(federation: Federation, folder: Path) -> None:
-    """Write the hashes of all rows to learn from, if all tables are in this process."""
+    """Write the hashes of all training rows, if all tables are in this process."""
     key, schema = secrets.token_bytes(_KEY), federation.schema
     parts = (site.rows_to_sample(schema) for site in federation.local_sites.values())
     found = [_hashes(some.X, some.y, key) for part in parts for some in part.pieces()]  # some of the rows at a time

@@ -92,8 +92,8 @@ class MetricsRow(msgspec.Struct, frozen=True):
     """One model evaluated at one site, or over all; what is undefined is null.
 
     ``gain`` is against the site alone, with its 95% CI; ``use`` marks the model that was chosen for the site,
-    which is the variant ``same_as``, if it is one. Figures with noise for ``epsilon`` have 95% CI,
-    noise included: ``between``. ``more`` are further figures, ``note`` says why figures are lacking (docs/figures.md).
+    which is the variant ``same_as``, if it is one. Metrics with noise for ``epsilon`` have 95% CI,
+    noise included: ``between``. ``more`` are further metrics, ``note`` says why metrics are lacking (docs/figures.md).
     ``group`` is the subgroup of rows, empty for all. ``positive`` is the positive class of two.
     """
 
@@ -197,7 +197,7 @@ class Record(msgspec.Struct, kw_only=True):
     pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown
     received: list[str] = []  # sites that have got the results
     verification: str = ""  # how far sums and decisions are verified, in a sentence; empty in one process
-    copy_for: str = ""  # the site that this is a copy for: figures of other sites are left out
+    copy_for: str = ""  # the site that this is a copy for: metrics of other sites are left out
     among: list[str] = []  # the sites of the study that it is a copy of
 
     @property

@@ -5,11 +5,8 @@ reads study files, their reference in docs/study.md, a study's fingerprint and a
 read studies too, so no learner is imported.
 """
 
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,11 +23,12 @@ from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
 from silvan.data.schema import Class, Schema
-from silvan.errors import InputError, SiteError
+from silvan.errors import InputError
 from silvan.federation.agreement import Absent
 from silvan.federation.store import digest
 from silvan.learners.parameters import Parameters, changed
-from silvan.learners.registry import LEARNERS, HistogramForestParameters, LearnerSpec
+from silvan.learners.registry import LEARNERS, HistogramForestParameters
+from silvan.learners.spec import LearnerSpec
 from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
 from silvan.study.toml_lines import Key
@@ -67,14 +65,14 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
         them
     importance
         whether sites are asked how much columns matter: errors on test rows with each column shuffled, summed over
-        sites (message `ShuffleColumns`), see [figures](figures.md#columns-that-matter). Needs `test`, and a forest for
+        sites (message `ShuffleColumns`), see [metrics](figures.md#columns-that-matter). Needs `test`, and a forest for
         all sites
     by
         categorical columns for metrics by subgroup, as `by = ["sex"]`, see
-        [figures](figures.md#subgroups). Not with `repeats`
+        [metrics](figures.md#subgroups). Not with `repeats`
     dependence
         columns for which the mean prediction at each of some values is asked (message `SetColumns`), see
-        [figures](figures.md#how-predictions-depend-on-a-column)
+        [metrics](figures.md#how-predictions-depend-on-a-column)
     """
 
     epsilon: Annotated[float, Meta(gt=0, le=MAX_EPSILON)] | None = None
@@ -442,42 +440,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             if more.get("decides", True) and not_of not in more and value != {}:
                 found[name] = value
         return {**found, "learner": {"kind": self.kind, **self.parameters}}
-
-    def fingerprint(self, version: str) -> str:
-        """Return a hash of all that decides the result: settings, the bytes of the tables, the program's version.
-
-        Of a table in a database it covers the address and the query; the journal knows the rows.
-        """
-        text = json.dumps([version, self.settings(), list(self.tables)], sort_keys=True)
-        digest = hashlib.sha256(text.encode())
-        for table in self.tables.values():
-            if isinstance(table, Partitions):
-                files = table.paths()
-            else:
-                files = [table] if isinstance(table, Path) else [table.file] if isinstance(table, Table) else []
-            if not isinstance(table, Path | Partitions):
-                digest.update(repr(table.options if isinstance(table, Table) else table).encode())
-            for path in files:
-                with path.open("rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
-
-    @contextmanager
-    def pointing(self) -> Iterator[None]:
-        """Add the line of the study file to errors that are about something it sets."""
-        try:
-            yield
-        except SiteError as error:
-            section, who = ("sites", "site") if self.id is None else ("parties", "party")
-            line = self.lines.get((section, error.site), self.lines.get(("table",)))
-            cause = error.__cause__
-            text = str(cause) if isinstance(cause, InputError) else str(error).split(": ", 1)[-1]
-            raise InputError(f"{self.path}:{line}: {who} {error.site!r}: {text}") from cause
-        except InputError as error:
-            keys = [key for key in self.lines if key[-1] == error.parameter and key[0] not in ("sites", "parties")]
-            if not keys or str(error).startswith(f"{self.path}:"):
-                raise
-            raise InputError(f"{self.path}:{self.lines[keys[0]]}: {error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -3,12 +3,18 @@
 Everything is checked before any work starts, and one error lists all that is wrong, each with its line.
 """
 
+import hashlib
+import json
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from silvan.data.partition_files import Partitions
+from silvan.data.readers.table_file import Table
 from silvan.data.schema import Schema
-from silvan.errors import InputError
+from silvan.errors import InputError, SiteError
 from silvan.federate.by_columns import federate_columns
 from silvan.federate.by_rows import federate_rows
 from silvan.federation.federation import OVERALL, Federation
@@ -20,7 +26,7 @@ from silvan.study.toml_lines import read_toml
 
 def make_federation(study: Study, journal: Path | None = None, schema: Schema | None = None) -> Federation:
     """Return a study's federation; its sites or parties read their tables and agree on a schema."""
-    with study.pointing(), warnings.catch_warnings():
+    with with_lines(study), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are in the differences, which are shown
         settings: dict[str, Any] = {
             "label": study.label,
@@ -72,3 +78,41 @@ def read_study(path: str | Path) -> Study:
 def read_remote_study(path: Path) -> Study:
     """Read a study file for sites on other machines; the learner checks its parameters together, too."""
     return parse_remote_study(read_toml(path)[0], path, check=True)
+
+
+def fingerprint_of(study: Study, version: str) -> str:
+    """Return a hash of everything that decides the result: settings, the bytes of the tables, the program's version.
+
+    Of a table in a database it covers the address and the query; the journal knows the rows.
+    """
+    text = json.dumps([version, study.settings(), list(study.tables)], sort_keys=True)
+    digest = hashlib.sha256(text.encode())
+    for table in study.tables.values():
+        if isinstance(table, Partitions):
+            files = table.paths()
+        else:
+            files = [table] if isinstance(table, Path) else [table.file] if isinstance(table, Table) else []
+        if not isinstance(table, Path | Partitions):
+            digest.update(repr(table.options if isinstance(table, Table) else table).encode())
+        for path in files:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+@contextmanager
+def with_lines(study: Study) -> Iterator[None]:
+    """Add the line of the study file to errors about something that the study sets."""
+    try:
+        yield
+    except SiteError as error:
+        section, who = ("sites", "site") if study.id is None else ("parties", "party")
+        line = study.lines.get((section, error.site), study.lines.get(("table",)))
+        cause = error.__cause__
+        text = str(cause) if isinstance(cause, InputError) else str(error).split(": ", 1)[-1]
+        raise InputError(f"{study.path}:{line}: {who} {error.site!r}: {text}") from cause
+    except InputError as error:
+        keys = [key for key in study.lines if key[-1] == error.parameter and key[0] not in ("sites", "parties")]
+        if not keys or str(error).startswith(f"{study.path}:"):
+            raise
+        raise InputError(f"{study.path}:{study.lines[keys[0]]}: {error}") from error

@@ -1,4 +1,4 @@
-"""Advice before training: who is near whom, and when clusters are not worth suggesting."""
+"""Advice before training: which sites are similar, and when clusters are not suggested."""
 
 import numpy as np
 import polars as pl
@@ -11,7 +11,7 @@ import silvan as sv
 from silvan.algorithms.bofrf.clusters import find_clusters
 from silvan.errors import InputError
 
-pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # as ``unlike`` means it
+pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # see the docstring of ``unlike``
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def five():
     return federate(unlike())
 
 
-def test_clusters_that_are_clear_are_suggested(five):
+def test_clear_clusters_are_suggested(five):
     advised = sv.advise(five)
     assert sorted(advised.clusters.values()) == TOGETHER
     assert advised.suggested
@@ -29,7 +29,7 @@ def test_clusters_that_are_clear_are_suggested(five):
 
 @pytest.mark.parametrize("metric", ["manhattan", "euclidean", "minkowski"])
 @pytest.mark.parametrize("k", [None, 2, 3])
-def test_the_learner_makes_the_clusters_that_were_advised(five, metric, k):
+def test_the_learner_forms_the_suggested_clusters(five, metric, k):
     advised = sv.advise(five, k=k, metric=metric)
     first = next(iter(advised.clusters))
     assert advised.clusters == find_clusters(five, five.schema, advised.k, metric, first).members
@@ -58,7 +58,7 @@ def test_in_plain_words(five):
     assert "it differs most in age (" in old
 
 
-def test_in_what_a_site_stands_out(five):
+def test_the_feature_in_which_a_site_differs_most(five):
     advised = sv.advise(five)
     name, here, elsewhere = advised.oddest("young 1")
     at = advised.entries.index(name)
@@ -81,8 +81,8 @@ def test_as_a_table(five):
     assert np.array_equal(frame.select(pl.col("^to .*$")).to_numpy(), advised.distances)
 
 
-def test_no_clusters_among_rows_dealt_out_at_random():
-    """Some division always looks best; it is suggested only if the sites are farther apart than chance has it."""
+def test_no_clusters_for_randomly_assigned_rows():
+    """Some division always looks best; it is suggested only if sites are farther apart than chance explains."""
     for seed in range(8):
         fed = federate(parts(table("binary", n=600, seed=seed), 6, seed=seed + 1000))
         advised = sv.advise(fed)
@@ -92,7 +92,7 @@ def test_no_clusters_among_rows_dealt_out_at_random():
     assert ", as chance may give)" in str(advised)
 
 
-def test_sites_evenly_apart_have_no_clusters():
+def test_equidistant_sites_have_no_clusters():
     rng = np.random.default_rng(0)
     tables = {}
     for i in range(4):
@@ -114,7 +114,7 @@ def test_two_sites_and_one():
         sv.advise(federate({"alone": tables["old 1"]}))
 
 
-def test_sites_that_are_alike():
+def test_similar_sites():
     frame = unlike()["old 1"]
     advised = sv.advise(federate({"a": frame, "b": frame, "c": frame}))
     assert advised.k == 1
@@ -132,7 +132,7 @@ def test_sites_that_are_alike():
         ({"first": "nowhere"}, "first must be"),
     ],
 )
-def test_what_cannot_be_advised(five, given, said):
+def test_invalid_requests_for_advice(five, given, said):
     before = five.rounds
     with pytest.raises(InputError, match=said):
         sv.advise(five, **given)
@@ -145,8 +145,8 @@ def test_advice_needs_a_federation():
 
 
 @pytest.mark.needs("data")
-def test_hospitals_with_their_own_ways():
-    """One hospital wrote cholesterol down as 0."""
+def test_a_hospital_that_records_a_column_differently():
+    """One hospital recorded cholesterol as 0."""
     data = tables_by_name.load("heart_disease_4sites")
     fed = federate(data.frame.to_native(), site=data.site, label=data.label)
     advised = sv.advise(fed)

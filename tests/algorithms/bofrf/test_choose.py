@@ -1,4 +1,4 @@
-"""Choosing at each site: on which rows, by what, how cautiously; and answers that were not offered."""
+"""How sites choose an ensemble: rows, metric and caution; and replies that name an ensemble that was not offered."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def fit(fed, **parameters):
 
 
 def naive_scores(model, fed, site, tau, own, X, seen):
-    """An ensemble's scores, row by row: own trees speak only of rows that they did not see."""
+    """An ensemble's score for each row: a site's own trees vote only on rows outside their sample."""
     forest = model.forest_
     mine = model.owners_ == site
     base = np.ones(len(forest))
@@ -58,12 +58,12 @@ def naive_scores(model, fed, site, tau, own, X, seen):
         return (each * part[:, :, None]).sum(axis=0) / part.sum(axis=0)[:, None]
 
 
-# -- which rows, which trees
+# -- rows and trees that take part
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
-    """The figures that a site chooses by, computed another way."""
+def test_local_trees_vote_only_on_out_of_bag_rows(task):
+    """The metrics that a site chooses by, computed independently."""
     fed = federate(parts(table(task, n=300), 3), test=0.2)
     model = fit(fed, personal=True)
     for site in fed.sites:
@@ -93,7 +93,7 @@ def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
         assert chosen.measure == ("rmse" if task == "number" else "auc")
         assert chosen.rows == len(part)
         shown, local = chosen.metrics[:, :2], chosen.metrics[0, 2]
-        assert np.allclose(shown, figures, rtol=6e-3, equal_nan=True)  # they leave rounded to three digits
+        assert np.allclose(shown, figures, rtol=6e-3, equal_nan=True)  # they leave the site rounded to three digits
         assert np.array_equal(np.isnan(shown), np.isnan(figures))
         if task == "binary":
             alone = scores(model._local[site], part.X, skip=seen)[:, 1]
@@ -101,7 +101,7 @@ def test_own_trees_speak_only_of_rows_that_they_did_not_see(task):
             assert local == pytest.approx(roc_auc_score(part.y[rows], alone[rows]), abs=6e-4)
 
 
-def test_with_rows_split_off_all_trees_speak():
+def test_all_trees_vote_on_validation_rows():
     fed = federate(parts(table(n=300), 3), test=0.2)
     model = fit(fed, validation=0.3)
     for site in fed.sites:
@@ -114,7 +114,7 @@ def test_with_rows_split_off_all_trees_speak():
             )
 
 
-def test_the_paper_chooses_on_the_test_part():
+def test_the_paper_chooses_on_test_rows():
     fed = federate(parts(table(n=300), 3), test=0.3)
     model = fit(fed, personal=True, protocol="paper")
     taus = [0.2, *(tau for tau in TAUS if tau != 0.2)]
@@ -131,7 +131,7 @@ def test_the_paper_chooses_on_the_test_part():
 
 
 def test_honest_choices_do_not_depend_on_test_rows():
-    """Whatever the labels of the test part are, sites choose the same."""
+    """The labels of the test set do not affect the choice."""
     tables = parts(table(n=300), 3)
     fed = federate(tables, test=0.3)
     model = fit(fed, personal=True)
@@ -151,16 +151,16 @@ def test_honest_choices_do_not_depend_on_test_rows():
     assert any(paper[0][s].metrics.tolist() != paper[1][s].metrics.tolist() for s in fed.sites)
 
 
-# -- how it is decided
+# -- the decision rule
 
 
 def scored(*columns):
-    """Scores of two classes by the probability of the second."""
+    """Scores for two classes, given the probability of the second."""
     return [np.stack([1 - np.asarray(c, float), np.asarray(c, float)], axis=1) for c in columns]
 
 
-def test_more_than_luck_is_needed():
-    """A few rows cannot move a site from what was agreed; many can."""
+def test_a_choice_needs_a_significant_lead():
+    """A few rows cannot move a site away from the agreed ensemble; many rows can."""
     y = np.array([1, 0, 0, 1, 0, 1, 1, 1])
     agreed = np.linspace(0, 1, 8)
     few = dict(zip([(0, 0), (0, 1)], scored(agreed, agreed[[1, 0, 2, 3, 4, 5, 6, 7]]), strict=True))
@@ -173,7 +173,7 @@ def test_more_than_luck_is_needed():
     assert decide(many, y, 2, [0.2], cautious=True).strategy == "own"
 
 
-def test_the_more_candidates_the_more_must_one_be_better():
+def test_more_candidates_require_a_larger_lead():
     rng = np.random.default_rng(3)
     y = rng.integers(0, 2, 200)
     agreed, better = scored(0.3 * y + rng.random(200), 0.485 * y + rng.random(200))
@@ -197,13 +197,13 @@ def test_a_site_may_keep_its_local_forest(monkeypatch):
     assert (found.group_by("site").agg(pl.col("auc").n_unique())["auc"] == 1).all()
 
 
-def test_the_paper_knows_no_local_forest():
+def test_the_paper_has_no_local_candidate():
     model = fit(federate(parts(table(n=300), 2), test=0.2), protocol="paper")
     assert all(np.isnan(reply.metrics[:, 2]).all() for reply in model.chosen_.values())
 
 
-def test_figures_of_rows_in_groups_are_of_two_candidates():
-    """Of all of them they would tell labels to whoever knows the trees."""
+def test_grouped_rows_give_metrics_of_two_candidates():
+    """The values of all ensembles together would reveal labels to anyone who knows the trees."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 400)
     at = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -214,7 +214,7 @@ def test_figures_of_rows_in_groups_are_of_two_candidates():
 
 
 def test_ties():
-    """An honest site stays with the global ensemble; the paper leaves its own trees only for better ones (Eq. 3.11)."""
+    """An honest site keeps the global ensemble; the paper leaves local trees only for better ones (Eq. 3.11)."""
     y = np.array([0, 1] * 20)
     same = scored(y)[0]
     taus = [0.2, 0.0, 0.15, 0.4]
@@ -222,25 +222,25 @@ def test_ties():
     for cautious, strategy in ((False, "own"), (True, "global")):
         chosen = decide(everything, y, 2, taus, cautious=cautious)
         assert (chosen.tau, chosen.strategy) == (0, strategy)
-    # better ones, all equal: global before own, then the tau nearest to 0.2
+    # better ones, all equal: global before local, then the tau nearest to 0.2
     rng = np.random.default_rng(1)
     better = {**everything, (0, 0): scored(rng.random(40))[0], (0, 1): scored(rng.random(40))[0]}
     chosen = decide(better, y, 2, taus, cautious=True)
     assert (chosen.tau, chosen.strategy) == (2, "global")
 
 
-def test_without_rows_what_was_agreed_stands():
+def test_without_rows_the_agreed_ensemble_stays():
     for known in ({}, {(0, 0): np.zeros((0, 2)), (0, 1): np.zeros((0, 2))}):
         chosen = decide(known, np.zeros(0, int), 2, [0.2], cautious=True)
         assert (chosen.strategy, chosen.measure, chosen.rows) == ("global", "", 0)
         assert np.isnan(chosen.metrics).all()
-    # all trees of others abstain, so there is no global ensemble here
+    # all trees of other sites abstain, so there is no global ensemble here
     chosen = decide({(0, 1): scored([0.5, 0.4])[0]}, np.array([0, 1]), 2, [0.2], cautious=True)
     assert chosen.strategy == "own"
 
 
 @given(st.integers(0, 2**32), st.integers(4, 60), st.integers(2, 4))
-def test_figures_are_those_of_scikit_learn(seed, n, n_classes):
+def test_metrics_equal_scikit_learns(seed, n, n_classes):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, n)
     answer = np.round(rng.dirichlet(np.ones(n_classes), n), 1)
@@ -256,8 +256,8 @@ def test_figures_are_those_of_scikit_learn(seed, n, n_classes):
 
 
 @given(st.integers(0, 2**32), st.integers(4, 40), st.integers(2, 5))
-def test_classes_count_by_their_pairs_of_rows(seed, n, n_classes):
-    """Of all pairs of a row of a class and one of another, the share that the class's score ranks rightly."""
+def test_classes_are_weighted_by_their_pairs_of_rows(seed, n, n_classes):
+    """The share of pairs (one row of the class, one of another) that the score of the class ranks correctly."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, n)
     answer = np.round(rng.dirichlet(np.ones(n_classes), n), 1)
@@ -273,8 +273,8 @@ def test_classes_count_by_their_pairs_of_rows(seed, n, n_classes):
         assert quality.metric == "accuracy"
 
 
-def test_the_standard_error_is_that_of_resampling():
-    """DeLong's, for the difference of two AUCs on the same rows, against a bootstrap; and of errors, exactly."""
+def test_the_standard_error_agrees_with_resampling():
+    """Compares DeLong's standard error of an AUC difference with a bootstrap; the error of a mean is exact."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 300)
     a = y + rng.normal(size=300)
@@ -292,8 +292,8 @@ def test_the_standard_error_is_that_of_resampling():
     assert np.sqrt((numbers.influence**2).sum()) == pytest.approx(square.std() / np.sqrt(300))
 
 
-def test_candidates_are_those_made_one_by_one():
-    """Trees are added from the highest tau down; each ensemble is what it is alone."""
+def test_candidates_equal_those_built_one_by_one():
+    """Trees are added from the highest tau down; each ensemble equals the one computed by itself."""
     fed = federate(parts(table("several", n=200), 3))
     model = fit(fed)
     forest = replace(model.forest_, weights=np.ones(24), combine="mean")
@@ -321,8 +321,8 @@ def test_candidates_are_those_made_one_by_one():
                 assert np.allclose(scores[t, s], mean, equal_nan=True)
 
 
-def test_a_site_unlike_the_others_keeps_its_own_trees():
-    """Where the label means the opposite, what others learned misleads; the rows at hand show it beyond doubt."""
+def test_a_site_that_differs_keeps_its_local_trees():
+    """If labels mean the opposite at a site, trees of other sites mislead there, and the local rows show it clearly."""
     frame = table(n=900)
     swapped = frame[:300].with_columns(label=pl.col("label").replace_strict({"yes": "no", "no": "yes"}))
     fed = federate({"odd": swapped, "a": frame[300:600], "b": frame[600:]}, test=0.2)
@@ -364,12 +364,12 @@ def test_the_agreed_tau_is_tried_first_and_once(monkeypatch):
     assert asked[-1] == [0.33, *TAUS]
 
 
-# -- a coordinator that wants to know a row
+# -- a coordinator that wants to learn a row
 
 
 @pytest.mark.parametrize("cautious", [True, False])
-def test_few_rows_are_not_told_of(cautious):
-    """A figure of one row is its label; and what all of a few rows say is no proof."""
+def test_metrics_of_few_rows_are_withheld(cautious):
+    """A metric of one row reveals its label, and a few rows are no evidence."""
     for n in range(1, FLOOR + 2):
         y = np.arange(n) % 2
         right, wrong = np.eye(2)[y], np.eye(2)[1 - y]
@@ -380,12 +380,12 @@ def test_few_rows_are_not_told_of(cautious):
 
 
 def question(fed, site):
-    """Give a site, and the last question that it got."""
+    """Returns a site and the last request it received."""
     asked = [wire.decode(d, Envelope) for s, way, d in fed.transport.record if (s, way) == (site, "received")][-1]
     return fed.site(site), wire.decode(asked.body, Choose)
 
 
-def test_a_share_that_splits_one_row_off_shows_nothing():
+def test_a_share_that_holds_out_one_row_discloses_nothing():
     fed = federate(parts(table(), 2), Recorded)
     fit(fed, personal=True)
     site, asked = question(fed, "site 1")
@@ -397,8 +397,8 @@ def test_a_share_that_splits_one_row_off_shows_nothing():
     assert np.isnan(chosen.metrics).all()
 
 
-def test_rows_are_not_split_off_by_ever_new_shares():
-    """Two shares that are near each other differ by one row."""
+def test_the_number_of_validation_shares_is_limited():
+    """Two nearly equal shares differ by one row."""
     fed = federate(parts(table(), 2), Recorded)
     fit(fed, personal=True)
     site, asked = question(fed, "site 1")
@@ -411,8 +411,8 @@ def test_rows_are_not_split_off_by_ever_new_shares():
 
 
 @pytest.mark.parametrize("label", ["no", "yes", None])
-def test_forged_trees_tell_of_a_known_patient_only_if_a_site_signs_them(label):
-    """What rounding does not prevent, and docs/bofrf.md says: a coordinator and a site that forges trees."""
+def test_forged_trees_reveal_a_known_patient_only_if_a_site_signs_them(label):
+    """What rounding does not prevent, as docs/bofrf.md states: a coordinator and a site that forges trees."""
     rng = np.random.default_rng(1)
     frame = pl.DataFrame({"x": rng.normal(size=60), "label": ["no", "yes"] * 30})
     if label is not None:
@@ -473,7 +473,7 @@ def twisted(changes):
     ],
     ids=str,
 )
-def test_choices_that_were_not_offered(changes):
+def test_choices_outside_the_offer_are_refused(changes):
     with pytest.raises(SiteError) as error:
         fit(federate(parts(table(), 2), twisted(changes)), personal=True)
     assert error.value.site == "site 1"
@@ -505,4 +505,4 @@ def test_impossible_requests_are_refused(monkeypatch):
         assert wire.decode(answer.body, Trouble).code == "format", changes
     body = wire.encode(msgspec.structs.replace(good, forests=good.forests * 2))
     answer = wire.decode(member.receive(wire.encode(msgspec.structs.replace(asked, body=body)), "ask"), Envelope)
-    assert wire.decode(answer.body, Trouble).code == "refused"  # each site's trees once
+    assert wire.decode(answer.body, Trouble).code == "refused"  # the trees of each site, once

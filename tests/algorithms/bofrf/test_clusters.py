@@ -1,4 +1,4 @@
-"""Characteristic vectors: what a site says of itself, on which scale, and what it refuses to say."""
+"""Characteristic vectors: what a site discloses, on which scale, and what it refuses."""
 
 import math
 
@@ -33,11 +33,11 @@ from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest
 
-pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # as ``unlike`` means it
+pytestmark = pytest.mark.filterwarnings("ignore:'height' is absent at young 3")  # see the docstring of ``unlike``
 
 
 def unlike(n=80, seed=0):
-    """Five sites: two old, three young; one of the young has no heights, and wards differ."""
+    """Five sites: two old, three young; one of the young ones has no heights, and wards differ."""
     rng = np.random.default_rng(seed)
     tables = {}
     for name, age in {"old 1": 70, "young 1": 20, "old 2": 72, "young 2": 30, "young 3": 36}.items():
@@ -66,10 +66,10 @@ def five():
 # -- the scale
 
 
-def test_bounds_are_the_outer_ends_of_cells_with_enough_rows_beyond():
+def test_bounds_leave_enough_rows_outside():
     table_grid = Grid.for_columns(3)
     values = np.arange(1, 101, dtype=np.float32)
-    values[[0, -1]] = -5000.0, 86753.0625  # outliers, which must not show
+    values[[0, -1]] = -5000.0, 86753.0625  # outliers, which must not be disclosed
     counts = grid.coarse_counts(grid.images(values), table_grid.coarse, table_grid.n_cells)
     low, high = grid_bounds(counts, table_grid)
     tenth, ninetieth = np.sort(values)[[FLOOR - 1, -FLOOR]]
@@ -81,7 +81,7 @@ def test_bounds_are_the_outer_ends_of_cells_with_enough_rows_beyond():
 
 
 @pytest.mark.parametrize("n", [FLOOR, FLOOR + 1, 2 * FLOOR - 2, 2 * FLOOR - 1, 2 * FLOOR, 500])
-def test_bounds_always_rise(n):
+def test_bounds_are_increasing(n):
     table_grid = Grid.for_columns(1)
     for seed, scale in enumerate([1e-30, 1.0, 1e30]):
         values = np.random.default_rng(seed).normal(0, scale, n).astype(np.float32)
@@ -105,7 +105,7 @@ def test_zeros_and_ones_keep_their_mean():
         assert vectors[name][0] == pytest.approx(frame["x"].mean(), abs=0.6 * 10**-DIGITS)
 
 
-def test_bounds_of_the_schema_save_a_round():
+def test_bounds_in_the_schema_save_a_round():
     schema = Schema.of(
         [
             Feature("age", bounds=(0, 120)),
@@ -134,7 +134,7 @@ def test_bounds_of_the_schema_save_a_round():
 # -- the vectors
 
 
-def test_vectors_against_plain_arithmetic(five):
+def test_vectors_equal_plain_arithmetic(five):
     bounds = dict(zip(five.schema.names, find_bounds(five, five.schema).tolist(), strict=True))
     names, vectors = entry_names(five.schema), characterise(five, five.schema)
     assert names == ["age", "ward = a", "ward = b", "ward = c", "height", "smokes"]
@@ -164,7 +164,7 @@ def test_missing_values_and_other_categories():
 
 
 def test_only_training_rows_are_described():
-    """The test part is not looked at, so a division is no peek at what models are evaluated by."""
+    """Test rows are not used, so clustering does not leak the test set into training."""
     frame = unlike()["old 1"]
     schema = Schema.of([Feature("age", bounds=(0, 120))], Label("label", ("no", "yes")))
     fed = federate({"a": frame, "b": frame}, schema=schema, test=0.4)
@@ -174,8 +174,8 @@ def test_only_training_rows_are_described():
         assert vector[0] != pytest.approx(frame["age"].mean() / 120, abs=1e-5)
 
 
-def test_a_few_values_are_not_told():
-    """A mean of nine rows is as good as a row; nine values count as none."""
+def test_a_few_values_are_not_disclosed():
+    """A mean of nine rows is withheld; nine values count as none."""
     rng = np.random.default_rng(0)
     x = np.full(50, None)
     x[: FLOOR - 1] = rng.normal(size=FLOOR - 1)
@@ -187,7 +187,7 @@ def test_a_few_values_are_not_told():
     assert not np.isnan(vectors["full"]).any()
 
 
-def test_only_rounded_figures_leave():
+def test_only_rounded_values_leave():
     fed = federate(unlike(), Recorded)
     characterise(fed, fed.schema)
     bodies = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
@@ -200,13 +200,13 @@ def test_only_rounded_figures_leave():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_sites_that_look_alike_are_together(metric, five):
+def test_similar_sites_share_a_cluster(metric, five):
     before = five.rounds
     assert list(find_clusters(five, five.schema, 2, metric, first="old 2").members.values()) == TOGETHER
     assert five.rounds == before + 2
 
 
-def test_clusters_are_those_of_the_vectors():
+def test_clusters_follow_from_the_vectors():
     tables = unlike()
     del tables["young 3"]
     fed = federate(tables)
@@ -218,7 +218,7 @@ def test_clusters_are_those_of_the_vectors():
 
 
 @pytest.mark.parametrize("kind", ["cold", "resumed"])
-def test_the_same_however_it_is_run(kind, tmp_path, five):
+def test_the_result_does_not_depend_on_the_backend(kind, tmp_path, five):
     settings = {"cold": True} if kind == "cold" else {"journal": str(tmp_path / "journal")}
     for _ in range(2):
         fed = federate(unlike(), **settings)
@@ -228,7 +228,7 @@ def test_the_same_however_it_is_run(kind, tmp_path, five):
         fed.close()
 
 
-def test_a_number_to_predict_changes_nothing():
+def test_a_numeric_label_changes_nothing():
     fed = federate({name: t.with_columns(pl.col("age").alias("label")) for name, t in unlike().items()})
     assert list(find_clusters(fed, fed.schema, 2, first="old 2").members.values()) == TOGETHER
 
@@ -242,7 +242,7 @@ def test_a_number_to_predict_changes_nothing():
         ({"random_state": 0.5}, "random_state must be"),
     ],
 )
-def test_nobody_is_asked_what_cannot_be_used(change, said, five):
+def test_useless_requests_are_not_sent(change, said, five):
     before = five.rounds
     with pytest.raises(InputError, match=said):
         find_clusters(five, five.schema, **{"k": 2, **change})
@@ -281,7 +281,7 @@ def test_a_lost_site_is_left_out():
 
 
 def lied(change):
-    """A federation in which one site's vector is something else."""
+    """A federation in which one site's vector is replaced."""
 
     def lie(site, data):
         envelope = wire.decode(data, Envelope)
@@ -307,18 +307,18 @@ def put(vector, at, value):
         (lambda v: put(v, 0, 1.01), "between 0 and 1"),
         (lambda v: put(v, 0, -0.01), "between 0 and 1"),
         (lambda v: put(v, 0, math.inf), "between 0 and 1"),
-        (lambda v: put(v, 2, math.nan), "between 0 and 1"),  # one share of three
+        (lambda v: put(v, 2, math.nan), "between 0 and 1"),  # a single share out of three
         (lambda v: put(v, slice(1, 4), [0.9, 0.9, 0.9]), "do not add up"),
     ],
 )
-def test_a_vector_that_cannot_be_is_refused(change, said):
+def test_an_impossible_vector_is_refused(change, said):
     fed = lied(change)
     with pytest.raises(SiteError, match=f"'old 2'.*{said}"):
         characterise(fed, fed.schema)
 
 
-def test_the_truth_passes():
-    """The test above, tested."""
+def test_an_honest_vector_passes():
+    """Shows that the test above can fail."""
     fed = lied(lambda v: v)
     assert list(find_clusters(fed, fed.schema, 2, first="old 2").members.values()) == TOGETHER
     fed = lied(lambda v: put(v, slice(1, 4), math.nan))
@@ -356,8 +356,8 @@ def test_a_site_refuses_malformed_bounds(bounds):
     assert asked(site, [[0.0, 100.0], NAN]).kind == "Characteristics"
 
 
-def test_a_site_is_not_asked_on_ever_new_scales():
-    """Shares above a threshold that moves would tell where each row lies."""
+def test_the_number_of_scales_is_limited():
+    """Shares above a moving threshold would locate each row."""
     site = Site("here", unlike()["old 1"], n_jobs=1)
     scales = [[[t, t + 1e-6], NAN] for t in np.linspace(60, 80, SCALES + 1)]
     first = [asked(site, scale).body for scale in scales[:SCALES]]
@@ -365,11 +365,11 @@ def test_a_site_is_not_asked_on_ever_new_scales():
     assert refused.code == "refused"
     assert f"at most {SCALES} scales" in refused.text
     again = site.rebuilt()
-    assert [asked(again, scale).body for scale in scales[:SCALES]] == first  # what it said before it says again
+    assert [asked(again, scale).body for scale in scales[:SCALES]] == first  # it repeats what it disclosed before
     assert trouble(asked(again, scales[SCALES])).code == "refused"
 
 
-def test_a_site_is_not_asked_for_ever_new_categories():
+def test_the_number_of_category_sets_is_limited():
     site = Site("here", unlike()["old 1"], n_jobs=1)
     codes = []
     for i in range(SCALES + 1):
@@ -379,7 +379,7 @@ def test_a_site_is_not_asked_for_ever_new_categories():
     assert codes == ["Characteristics"] * SCALES + ["Trouble"]
 
 
-def test_a_policy_can_close_it():
+def test_a_policy_can_forbid_it():
     fed = federate(unlike(), policy=sv.Policy(messages=("Describe", "CountCategories", "NameCategories", "CountGrid")))
     with pytest.raises(RefusedError, match="policy does not allow Characterise"):
         find_clusters(fed, fed.schema, 2)

@@ -1,4 +1,4 @@
-"""Distances and clusters of sites: the thesis's tables, an independent clustering, and what is refused."""
+"""Distances and clusters of sites: compared with the thesis's tables and an independent clustering; bad input."""
 
 import math
 
@@ -25,7 +25,7 @@ def test_clusters_of_the_thesis(metric, first):
 
 
 def test_three_clusters_by_the_rule():
-    """Germany's cluster of Table 7.12 loses the site farthest from it, Czechia; Table 7.13 has other ones."""
+    """Germany's cluster of Table 7.12 loses the site farthest from it, Czechia; Table 7.13 has different clusters."""
     found = sv.cluster_sites(VECTORS, k=3, metric="euclidean", first="DE")
     assert found == {"DE": ["DE", "FI", "IT", "NL"], "EN": ["EN", "FR", "IL"], "CZ": ["CZ"]}
 
@@ -39,14 +39,14 @@ def test_three_clusters_by_the_rule():
         ("minkowski", 1.5, "minkowski", {"p": 1.5}),
     ],
 )
-def test_metrics_are_those_of_scipy(metric, p, named, more):
+def test_distances_equal_scipys(metric, p, named, more):
     table = np.random.default_rng(0).random((7, 5))
     vectors = dict(zip("abcdefg", table, strict=True))
     assert np.allclose(sv.site_distances(vectors, metric, p), cdist(table, table, named, **more), atol=1e-12)
 
 
 def naive_clusters(vectors, k, metric, first):
-    """Farthest first, word for word, with sets and loops."""
+    """Farthest-first clustering, written literally with sets and loops."""
     apart = dict(zip(vectors, sv.site_distances(vectors, metric), strict=True))
     place = {name: i for i, name in enumerate(vectors)}
     centroids = [first]
@@ -64,9 +64,9 @@ def naive_clusters(vectors, k, metric, first):
 
 
 @given(st.data())
-def test_clusters_against_a_naive_twin(data):
+def test_clusters_equal_the_naive_version(data):
     n, size = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 4))
-    # few different figures, so that ties and equal sites are common
+    # few distinct values, so that ties and equal sites are common
     figures = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0]), min_size=size, max_size=size)
     vectors = {f"site {i}": data.draw(figures) for i in range(n)}
     k, metric = data.draw(st.integers(1, n)), data.draw(st.sampled_from(METRICS))
@@ -78,18 +78,18 @@ def test_clusters_against_a_naive_twin(data):
     assert all(centroid in members for centroid, members in found.items())
 
 
-def test_ties_go_to_the_site_given_first():
+def test_ties_go_to_the_first_site():
     line = {"middle": [0.5], "right": [1.0], "left": [0.0]}
     assert sv.cluster_sites(line, k=2, first="middle") == {"middle": ["middle", "left"], "right": ["right"]}
     assert sv.cluster_sites(line, k=2, first="left") == {"left": ["left"], "right": ["middle", "right"]}
 
 
-def test_sites_that_are_alike_can_still_be_told_apart():
+def test_identical_sites_can_still_be_clustered():
     same = {"a": [0.5], "b": [0.5], "c": [0.5]}
     assert sv.cluster_sites(same, k=3, first="c") == {"c": ["c"], "a": ["a"], "b": ["b"]}
 
 
-def test_the_first_is_drawn_by_the_seed():
+def test_the_seed_chooses_the_first_centroid():
     drawn = [next(iter(sv.cluster_sites(VECTORS, random_state=seed))) for seed in range(40)]
     assert drawn == [next(iter(sv.cluster_sites(VECTORS, random_state=seed))) for seed in range(40)]
     assert len(set(drawn)) > 4
@@ -120,7 +120,7 @@ def test_the_first_is_drawn_by_the_seed():
         ({"vectors": {"a": [1e308], "b": [-1e308]}}, "too far apart"),
     ],
 )
-def test_what_cannot_be_clustered_is_refused(change, said):
+def test_invalid_clusterings_are_refused(change, said):
     with pytest.raises(InputError, match=said):
         sv.cluster_sites(**{"vectors": VECTORS, "k": 2, **change})
 
@@ -128,25 +128,23 @@ def test_what_cannot_be_clustered_is_refused(change, said):
 # -- sites that lack a feature
 
 
-def test_a_lacking_feature_is_made_up_for_by_the_others():
+def test_a_missing_feature_is_compensated_by_the_others():
     nan = math.nan
     table = np.array([[0.1, 0.2, 0.7, 0.3], [0.4, 0.9, 0.1, 0.5], [0.2, nan, nan, 0.9]])
     apart = distances(table, "manhattan", feature=[0, 1, 1, 2])
     assert apart[0, 1] == pytest.approx(0.3 + 0.7 + 0.6 + 0.2)
-    assert (
-        apart[0, 2] == apart[2, 0] == pytest.approx((0.1 + 0.6) * 3 / 2)
-    )  # two of three features, not of four figures
+    assert apart[0, 2] == apart[2, 0] == pytest.approx((0.1 + 0.6) * 3 / 2)  # two of three features, not of four values
     assert distances(table, "euclidean", feature=[0, 1, 1, 2])[0, 2] == pytest.approx(math.sqrt(0.37 * 3 / 2))
 
 
-def test_a_feature_that_nobody_has_changes_nothing():
+def test_a_feature_missing_everywhere_changes_nothing():
     table = np.random.default_rng(1).random((4, 3))
     wider = np.column_stack([table, np.full(4, math.nan)])
     for metric in METRICS:
         assert np.allclose(distances(wider, metric), distances(table, metric))
 
 
-def test_nothing_in_common_has_no_distance():
+def test_sites_without_common_features_have_no_distance():
     nan = math.nan
     apart = distances(np.array([[1.0, nan], [nan, 1.0], [0.5, 0.5]]), "manhattan")
     assert np.isnan(apart[0, 1])
@@ -157,8 +155,8 @@ def test_nothing_in_common_has_no_distance():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_chance_is_what_chance_gives(metric):
-    """Shares of sites that draw from the same source are, on average, as far apart as foretold."""
+def test_distances_by_chance_are_as_predicted(metric):
+    """Sites that sample the same population are, on average, as far apart as predicted."""
     rng, share, n = np.random.default_rng(0), np.linspace(0.1, 0.9, 12), np.array([150, 400])
     found, expected = [], []
     for _ in range(400):

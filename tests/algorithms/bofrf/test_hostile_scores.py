@@ -1,4 +1,4 @@
-"""BOFRF among the dishonest: trees that are made to harm, scores that cannot be."""
+"""BOFRF with dishonest participants: harmful trees and impossible scores."""
 
 import struct
 from functools import partial
@@ -35,11 +35,11 @@ def fit(fed, **parameters):
     return sv.BOFRF(n_estimators=6, max_depth=4, **parameters).fit(fed)
 
 
-# -- trees that are made to harm
+# -- harmful trees
 
 
 def forged(schema, **changes):
-    """A tree of one split, changed; hash and digest fit whatever it says."""
+    """A tree with one split, modified; its hash and digest match whatever it contains."""
     arrays = {
         "offsets": [0, 3],
         "feature": [0, -1, -1],
@@ -74,7 +74,7 @@ def chain(n, schema, **changes):
 
 
 def bushy(levels, schema):
-    """A full tree."""
+    """A complete tree."""
     n = 2**levels - 1
     feature = np.concatenate([np.zeros(n, int), np.full(n + 1, -1)])
     return forged(
@@ -123,13 +123,13 @@ def site_of_numbers(**settings):
 def send(site, request, blobs, verb):
     named = {digest(blob): blob for blob in blobs}
     envelope = Envelope("study", "q", "", type(request).__name__, wire.encode(request), named, ["here", "there"])
-    signed = with_owner(envelope, site.keys, *blobs)  # a malicious site signs what it likes
+    signed = with_owner(envelope, site.keys, *blobs)  # a malicious site signs whatever it wants
     return wire.decode(site.receive(wire.encode(signed), verb), Envelope)
 
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_trees_are_refused(what):
-    """By the coordinator, which reads them first, and by every site all the same."""
+    """The coordinator checks trees first, and so does every site."""
     data = HOSTILE[what]()
     with pytest.raises(FormatError):
         read_trees(data, NUMBERS)
@@ -155,8 +155,8 @@ def test_the_honest_tree_is_not_refused():
     assert scores.counts.sum() == 40
 
 
-def test_a_cycle_cannot_be_said():
-    """Nodes carry no pointers: whatever a file says of leaves, children come after their parents, or it is refused."""
+def test_files_cannot_contain_cycles():
+    """Nodes have no pointers: children always come after their parents, or the file is refused."""
     seen = 0
     for feature in (np.array(inner) for n in (1, 3, 5, 7) for inner in product([0, -1], repeat=n)):
         n = len(feature)
@@ -195,7 +195,7 @@ def test_a_tree_from_a_site_names_the_site():
     assert error.value.site == "site 2"
 
 
-# -- scores that cannot be
+# -- impossible scores
 
 LIES = {
     "a row more": lambda rows, counts: (
@@ -237,13 +237,13 @@ def test_scores_that_do_not_add_up(lie, monkeypatch):
 
 @pytest.mark.parametrize("lie", [name for name in LIES if name not in ("of another tree", "negative")])
 def test_scores_that_do_not_add_up_in_a_ring(lie, monkeypatch):
-    """Nobody sees whose part it is, but the sum cannot be. A lie about votes that leaves all rows in place can."""
+    """Nobody sees which part is wrong, but impossible sums are noticed. Wrong votes with correct row counts are not."""
     monkeypatch.setitem(HANDLERS, "ScoreTrees", liar(LIES[lie]))
     with pytest.raises(FederationError, match="cannot be"):
         fit(federate(parts(table(), 3), sums="ring"))
 
 
-def test_requests_that_cannot_be_meant():
+def test_inconsistent_requests_are_refused():
     site, schema = site_of_numbers(), NUMBERS.to_json().encode()
     site.outbox = None
     named = Blob(digest(schema))
@@ -255,7 +255,7 @@ def test_requests_that_cannot_be_meant():
         assert wire.decode(answer.body, Trouble).code == "format", changes
 
 
-def test_too_many_classes_for_so_many_trees(monkeypatch):
+def test_too_many_classes_and_trees_are_refused(monkeypatch):
     monkeypatch.setattr(weigh, "MAX_CELLS", 50)
     with pytest.raises(InputError, match="18 trees of all sites and 2 classes are more than can be scored at once"):
         fit(federate(parts(table(), 3)))
@@ -282,7 +282,7 @@ def test_a_lie(kind, task):
     assert {error.site for error in caught if isinstance(error, SiteError)} == {"site 1"}
 
 
-def test_all_kinds_are_lied_about():
+def test_every_kind_is_tested_with_lies():
     assert set(KINDS) == {"LocalTrees", "TreeScores", "Chosen"}
     assert set(KINDS) <= set(first_replies(study))
 

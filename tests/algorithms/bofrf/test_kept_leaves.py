@@ -1,4 +1,4 @@
-"""Leaves that a site notes while it scores trees: the same choice with and without, and never those of others."""
+"""Leaves that a site records while it scores trees: choices are the same with and without these records."""
 
 import msgspec
 import numpy as np
@@ -11,15 +11,15 @@ from silvan.algorithms.bofrf import weigh
 from silvan.algorithms.bofrf.choose import Choose, choose
 from silvan.algorithms.bofrf.weigh import ScoreTrees, score_all
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.part import Part
+from silvan.federation.store import CacheKey
 
 PARAMETERS = {"n_estimators": 12, "max_depth": 4, "random_state": 3, "personal": True}
 
 
 @pytest.fixture
 def used(monkeypatch):
-    """Whether each choice had noted leaves."""
+    """Records whether each choice used recorded leaves."""
     found = []
     score = choosing.score_candidates
 
@@ -47,7 +47,7 @@ def fit(**parameters):
         ({"protocol": "paper"}, False),
     ],
 )
-def test_sites_answer_the_same_to_a_byte_with_and_without(parameters, noted, used, monkeypatch):
+def test_replies_are_identical_with_and_without_recorded_leaves(parameters, noted, used, monkeypatch):
     fed, _ = fit(**parameters)
     assert used == [noted] * 3
     assert not any(key[0] == "leaves" for site in fed.sites for key in fed.site(site).cache)
@@ -61,7 +61,7 @@ def test_sites_answer_the_same_to_a_byte_with_and_without(parameters, noted, use
 
 
 def requests(fed, site):
-    """The questions that a site was asked: to score trees, and to choose."""
+    """The requests that a site received: to score trees, and to choose."""
     asked = {e.kind: e.body for e in envelopes(fed, "received", site)}
     return wire.decode(asked["ScoreTrees"], ScoreTrees), wire.decode(asked["Choose"], Choose)
 
@@ -84,7 +84,7 @@ def other_rows(site, schema, asked):
 
 
 @pytest.mark.parametrize("change", [other_order, other_trees, other_rows])
-def test_leaves_of_other_trees_or_rows_are_not_used(change, used, monkeypatch):
+def test_recorded_leaves_of_other_trees_or_rows_are_not_used(change, used, monkeypatch):
     fed, _ = fit()
     site = fed.site("site 1")
     scoring, asked = requests(fed, "site 1")
@@ -104,7 +104,7 @@ def test_leaves_of_other_trees_or_rows_are_not_used(change, used, monkeypatch):
     assert stale != fresh  # so the key matters
 
 
-def test_a_site_made_anew_answers_the_same(used):
+def test_a_recreated_site_replies_the_same(used):
     fed, model = fit()
     _, asked = requests(fed, "site 2")
     site = fed.site("site 2")
@@ -114,7 +114,7 @@ def test_a_site_made_anew_answers_the_same(used):
     assert wire.encode(reply) == wire.encode(model.chosen_["site 2"])
 
 
-def test_leaves_take_bounded_memory(used, monkeypatch):
+def test_recorded_leaves_take_bounded_memory(used, monkeypatch):
     monkeypatch.setattr(weigh, "_MOST_BYTES", 2 * 36 * 64 - 1)
     fed, _ = fit()
     assert used == [len(fed.site(site).part(fed.schema)) < 64 for site in fed.sites]

@@ -1,4 +1,4 @@
-"""Forests that sites bring: of scikit-learn or silvan, fitted or not, made to fit the agreed schema."""
+"""Pretrained forests that sites bring, from scikit-learn or silvan, fitted or not, adapted to the agreed schema."""
 
 from dataclasses import replace
 
@@ -88,7 +88,7 @@ def test_all_kinds(kind, tmp_path):
     model.evaluate(fed)
 
 
-def test_what_leaves_is_on_the_grid_and_has_no_small_leaves():
+def test_released_trees_are_on_the_grid_without_small_leaves():
     tables = parts(numbers(), 2)
     model = fitted(tables["site 1"])
     fed = federate(tables, forests={"site 1": model})
@@ -113,7 +113,7 @@ def test_what_leaves_is_on_the_grid_and_has_no_small_leaves():
         assert leaves.sum() == len(part)
 
 
-def test_it_still_predicts_about_the_same():
+def test_snapping_hardly_changes_predictions():
     frame = numbers(n=600)
     tables = parts(frame, 2)
     model = fitted(tables["site 1"])
@@ -133,8 +133,8 @@ def test_columns_are_matched_by_name():
 
 
 @pytest.mark.filterwarnings("ignore:'age' is absent at site 1")
-def test_columns_without_names_are_the_table_s_own():
-    """An array has its columns in the order of the site's own table, which may lack some that others have."""
+def test_unnamed_columns_follow_the_tables_order():
+    """The columns of an array follow the order of the site's table, which may lack some columns of other sites."""
     tables = parts(numbers(), 2)
     own = tables["site 1"].select("noise", "dose", "label")
     X, y = own.drop("label").to_numpy(), own["label"].to_list()
@@ -165,7 +165,7 @@ def test_classes_are_matched_by_name():
         pretrained(federate(tables, forests={"site 1": fitted(unknown)}), "site 1")
 
 
-def test_whole_numbers_and_their_texts_are_one_class():
+def test_integers_and_their_texts_are_one_class():
     frame = numbers().with_columns(label=(pl.col("label") == "yes").cast(pl.Int64))
     tables = parts(frame, 2)
     text = tables["site 1"].with_columns(pl.col("label").cast(pl.String))
@@ -177,7 +177,7 @@ def test_whole_numbers_and_their_texts_are_one_class():
 
 
 def test_categories_are_matched_by_name():
-    """The forest knows categories in another order, some that were not agreed on, and not all that were."""
+    """The forest orders categories differently, has some that were not agreed on, and lacks some that were."""
     tables = parts(table(n=400), 2)
     frame = tables["site 1"].filter(pl.col("ward") != "c")
     frame = frame.with_columns(pl.col("ward").replace("b", "0b"))
@@ -188,7 +188,7 @@ def test_categories_are_matched_by_name():
     back = tables["site 1"].drop("label").with_columns(pl.col("ward").replace("b", "0b"))
     rows = tables["site 1"].drop("label")
     assert len(forest.sets) > 5
-    # what the forest knows by its name goes where it went; what it does not know, where missing values go
+    # known categories follow the forest; unknown ones go where missing values go
     same = rows["ward"].is_in(["a"]) | rows["ward"].is_null()
     assert np.array_equal(forest.scores(rows.filter(same)), own.scores(back.filter(same)))
     void = rows.with_columns(ward=pl.when(pl.col("ward") == "b").then(None).otherwise(pl.col("ward")))
@@ -198,8 +198,8 @@ def test_categories_are_matched_by_name():
 
 
 @pytest.mark.parametrize("task", ["binary", "number"])
-def test_one_that_learns_here_takes_categories(task):
-    """Fitted on codes, a split up to a code is a set of categories: the trees answer as scikit-learn's do."""
+def test_a_forest_fitted_at_the_site_supports_categories(task):
+    """Fitted on codes, a split by code becomes a set of categories, and the trees predict as in scikit-learn."""
     tables = parts(table(task, n=300), 2)
     kind = RandomForestClassifier if task == "binary" else ExtraTreesRegressor
     source = kind(5, min_samples_leaf=8, random_state=1)
@@ -213,7 +213,7 @@ def test_one_that_learns_here_takes_categories(task):
     fit(fed)
 
 
-def test_it_learns_without_the_rows_to_choose_on():
+def test_it_is_fitted_without_validation_rows():
     tables = parts(numbers(), 2)
     fed = federate(tables, test=0.2, forests={"site 1": RandomForestClassifier(4, random_state=0, min_samples_leaf=3)})
     part = learning_rows(fed.site("site 1"), fed.schema, 0.2)[0]
@@ -223,16 +223,16 @@ def test_it_learns_without_the_rows_to_choose_on():
     assert pretrained(fed, "site 1") != pretrained(fed, "site 1", validation=0.4)
 
 
-def test_without_rows_to_choose_on_it_is_refused():
+def test_without_validation_rows_it_is_refused():
     fed = federate(parts(numbers(), 2), test=0.2, forests={"site 1": RandomForestClassifier(4)})
     with pytest.raises(
         RefusedError, match=r"'site 1' refused BringTrees: the site brings a forest, .*: set validation"
     ):
         fit(fed, validation=None)
-    assert len(fit(fed, validation=None, protocol="paper").forest_) == 9  # chosen on the test part
+    assert len(fit(fed, validation=None, protocol="paper").forest_) == 9  # chosen on the test set
 
 
-def test_what_cannot_be_brought():
+def test_invalid_pretrained_forests():
     tables = parts(numbers(), 2)
     other = HistGradientBoostingClassifier(max_iter=2).fit(tables["site 1"].select("age"), tables["site 1"]["label"])
     for forests, said in (
@@ -240,7 +240,7 @@ def test_what_cannot_be_brought():
         ({"site 1": 5}, "from_sklearn takes"),
         ([fitted(tables["site 1"])], "forests must be a dict of forests by site, got list"),
         ({"site 1": "nowhere.silvan"}, "'nowhere.silvan', cannot be read: No such file"),
-        # not taken for one that has yet to learn
+        # not mistaken for an unfitted forest
         ({"site 1": other}, "from_sklearn takes .* received HistGradientBoostingClassifier"),
     ):
         with pytest.raises(InputError, match=said):
@@ -259,7 +259,7 @@ def test_what_cannot_be_brought():
         with pytest.raises(SiteError) as error:
             fit(fed)
         assert said in str(error.value.__cause__)
-        assert said in str(error.value)  # in one process; what left the site does not say it
+        assert said in str(error.value)  # in one process; what left the site does not reveal it
     mixed = parts(table().drop_nulls(), 2)
     codes = mixed["site 1"].with_columns(sex=(pl.col("sex") == "f").cast(pl.Int8)).drop("ward")
     fed = federate(mixed, forests={"site 1": fitted(codes)})
@@ -267,7 +267,7 @@ def test_what_cannot_be_brought():
         pretrained(fed, "site 1")
 
 
-def test_the_journal_knows_what_was_brought(tmp_path):
+def test_the_journal_records_pretrained_forests(tmp_path):
     tables = parts(numbers(), 2)
     path = str(tmp_path / "journal.db")
     one, two = fitted(tables["site 1"]), fitted(tables["site 1"], max_depth=2)
@@ -280,7 +280,7 @@ def test_the_journal_knows_what_was_brought(tmp_path):
         federate(tables, journal=path, forests={"site 1": two})
 
 
-def test_local_is_what_was_brought():
+def test_local_is_the_pretrained_forest():
     tables = parts(numbers(), 2)
     fed = federate(tables, test=0.2, forests={"site 1": fitted(tables["site 1"])})
     model = fit(fed)

@@ -1,4 +1,4 @@
-"""Tuning at a site: the search against a plain one, what it may choose from, and what it tells on the way."""
+"""Tuning at a site: compared with a plain search; which parameters are allowed, and how progress is reported."""
 
 import logging
 from dataclasses import asdict, replace
@@ -43,7 +43,7 @@ def settings_for(schema, **more):
 
 
 def naive(site, schema, settings, n_folds):
-    """Cross-validate one forest with plain parts: a table a fold, a forest a fold, scikit-learn's figures."""
+    """Cross-validates one forest with plain parts: one table and one forest per fold, and scikit-learn's metrics."""
     part = site.part(schema)
     groups = part.y if schema.n_classes else np.zeros(len(part), int)
     fold = folds_of(site.sampling_key, part.row_keys, groups, n_folds)
@@ -77,14 +77,14 @@ def naive(site, schema, settings, n_folds):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_all_combinations_against_a_plain_search(task):
+def test_all_combinations_equal_a_plain_search(task):
     site, schema = site_of(task)
     settings = settings_for(schema)
     chosen, trials = tune_settings(site, schema, settings, Search(kind="grid", grid=SMALL, folds=4), KEY)
     assert len(trials) == 8
     for trial in trials:
         scores = naive(site, schema, trial.settings, 4)
-        near = 1e-9 if schema.n_classes else 1e-6  # of a fold's numbers, the fixed point is another
+        near = 1e-9 if schema.n_classes else 1e-6  # numbers have another fixed point in each fold
         assert (trial.score, trial.spread) == pytest.approx((scores.mean(), scores.std()), rel=near)
     ordered = sorted((t.score for t in trials), reverse=bool(schema.n_classes))
     assert [t.score for t in trials] == ordered
@@ -103,7 +103,7 @@ def test_halving_keeps_the_better_ones(task):
     assert last == 1
     finalists = [t for t in trials if t.rung == last]
     assert len(finalists) == 3 * 2, "a third of nine, with both numbers of trees"
-    for trial in trials:  # grown on in steps, a forest is the one that is grown at once
+    for trial in trials:  # a forest grown in steps equals one grown at once
         assert trial.score == pytest.approx(at[msgspec.json.encode(trial.settings)], rel=1e-9)
     sign = 1 if schema.n_classes else -1
     first_round = [sign * t.score for t in everything if t.settings.n_estimators == 10]
@@ -120,8 +120,8 @@ def test_rungs():
     assert list_rungs(Search(), 1, 150) == [(150, 1)]
 
 
-def test_it_finds_what_matters():
-    """Of noise with one rule of depth two, deep trees with small leaves are worse."""
+def test_tuning_finds_the_better_settings():
+    """For noise with one rule of depth two, deep trees with small leaves are worse."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(400, 6))
     y = np.where(rng.random(400) < 0.25, rng.integers(0, 2, 400), (X[:, 0] > 0) ^ (X[:, 1] > 0.5))
@@ -133,10 +133,10 @@ def test_it_finds_what_matters():
     assert chosen.max_features is None, "most features are noise"
 
 
-# -- what may be chosen
+# -- parameters that may be chosen
 
 
-def test_the_default_grid_is_the_thesiss():
+def test_the_default_grid_is_that_of_the_thesis():
     assert set(default_grid()) == set(NAMES)
     assert 1 not in default_grid()["min_samples_leaf"]
     schema = site_of()[1]
@@ -146,15 +146,15 @@ def test_the_default_grid_is_the_thesiss():
     assert len(list_candidates(Settings(), Search(), wide)) == 72
 
 
-def test_forests_that_come_out_the_same_are_grown_once():
+def test_equivalent_forests_are_grown_once():
     schema = site_of()[1]
     grid = {"min_samples_split": [2, 3, 8, 10], "min_samples_leaf": [2, 5], "max_features": ["sqrt", 2]}
     found = list_candidates(Settings(), Search(grid=grid), schema)
-    # five features: the root is 2; a node below two leaves is not split
+    # five features: the root is 2; a node smaller than two leaves is not split
     assert [(c.min_samples_split, c.min_samples_leaf) for c in found] == [(2, 2), (2, 5), (8, 2), (10, 2)]
 
 
-def test_leaves_are_never_smaller_than_the_learners():
+def test_leaves_are_never_smaller_than_the_learner_allows():
     schema = site_of()[1]
     leaves = {c.min_samples_leaf for c in list_candidates(Settings(min_samples_leaf=4), Search(), schema)}
     assert leaves == {4, 5, 14}
@@ -164,7 +164,7 @@ def test_leaves_are_never_smaller_than_the_learners():
     assert {c.min_samples_leaf for c in list_candidates(Settings(min_samples_leaf=1), only, schema)} == {2}
 
 
-def test_what_is_not_in_the_grid_stays():
+def test_parameters_outside_the_grid_stay():
     site, schema = site_of()
     settings = Settings(n_estimators=7, criterion="entropy", max_bins=16, class_weight="balanced", max_depth=9)
     chosen, trials = tune_settings(site, schema, settings, Search(grid={"min_samples_leaf": [3]}, folds=2), KEY)
@@ -172,8 +172,8 @@ def test_what_is_not_in_the_grid_stays():
     assert len(trials) == 1
 
 
-def test_of_equals_the_simplest():
-    """A label that every forest knows: fewer trees, then shallower ones, then larger leaves."""
+def test_among_equals_the_simplest_wins():
+    """Every forest predicts this label: prefer fewer trees, then shallower ones, then larger leaves."""
     frame = pl.DataFrame({"x": [0.0, 1.0] * 40, "label": ["no", "yes"] * 40})
     fed = federate({"one": frame})
     grid = {
@@ -203,7 +203,7 @@ def test_rows_that_are_left_out_change_nothing(task):
     assert tune_settings(site, schema, settings, search, KEY)[1] != before[1]
 
 
-# -- where little can be told
+# -- too little data
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_rows_that_are_left_out_change_nothing(task):
     ],
     ids=["few rows", "one class", "one row of a class"],
 )
-def test_settings_stay_where_nothing_can_be_told(frame, caplog):
+def test_settings_stay_if_there_is_too_little_data(frame, caplog):
     fed = federate({"one": frame, "other": table(n=60)})
     settings = Settings(n_estimators=5)
     with caplog.at_level(logging.WARNING, "silvan.site"):
@@ -224,7 +224,7 @@ def test_settings_stay_where_nothing_can_be_told(frame, caplog):
 
 
 def test_fewer_folds_where_a_class_is_rare():
-    """Four rows of a class are in four folds; a class of one row is in none, and is evaluated in one."""
+    """Four rows of a class are in four folds; a class with one row is in no training fold and is evaluated in one."""
     frame = table("several", n=80)
     labels = ["low"] * 40 + ["middle"] * 35 + ["high"] * 4 + ["top"]
     fed = federate({"one": frame.with_columns(pl.Series("label", labels))})
@@ -234,10 +234,10 @@ def test_fewer_folds_where_a_class_is_rare():
     assert all(0.0 < t.score < 1.0 for t in trials)
 
 
-# -- how it is told
+# -- progress messages
 
 
-def test_the_same_whatever_the_threads_and_the_site(tmp_path):
+def test_results_do_not_depend_on_threads_or_site(tmp_path):
     site, schema = site_of("several")
     search = Search(grid=SMALL, folds=3)
     before = tune_settings(site, schema, Settings(), search, KEY)
@@ -249,11 +249,11 @@ def test_the_same_whatever_the_threads_and_the_site(tmp_path):
     assert tune_settings(other, schema, Settings(), search, KEY)[1] != before[1]
 
 
-def test_large_tables_grow_in_parts(monkeypatch):
+def test_large_tables_are_searched_in_parts(monkeypatch):
     site, schema = site_of()
     search = Search(kind="grid", grid=SMALL, folds=4)
     before = tune_settings(site.rebuilt(), schema, Settings(), search, KEY)
-    for at_once in (1, 150 * 9, 150 * 30):  # fewer trees than a fold has; more than one fold's; more than two folds'
+    for at_once in (1, 150 * 9, 150 * 30):  # fewer trees than in one fold; more than one fold's; more than two folds'
         monkeypatch.setattr("silvan.algorithms.bofrf.tune.ROWS_AT_ONCE", at_once)
         assert tune_settings(site.rebuilt(), schema, Settings(), search, KEY) == before
 
@@ -273,7 +273,7 @@ def test_progress_and_log(caplog):
     tune_settings(site, schema, Settings(), Search(grid=SMALL, folds=3), KEY)
 
 
-def test_watchers_of_a_federation_hear_of_it():
+def test_listeners_of_a_federation_are_notified():
     fed = federate(parts(table(n=200), 2))
     events = []
     fed.watch(events.append)

@@ -1,4 +1,4 @@
-"""BOFRF: weights against scikit-learn, abstention, what travels, trees and scores that are not what they should be."""
+"""BOFRF: weights compared with scikit-learn, abstention, messages, and invalid trees and scores."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def fit(fed, **parameters):
 
 
 def trees_of(forest):
-    """Every tree as a forest of its own, its weight 1 whatever it was."""
+    """Every tree as a separate forest of weight 1."""
     plain = replace(forest, weights=np.ones(len(forest)), combine="mean")
     return [plain.take([t]) for t in range(len(forest))]
 
@@ -40,8 +40,8 @@ def training(fed, sites=None):
 
 
 @pytest.mark.parametrize("task", ["binary", "several"])
-def test_weights_are_those_of_scikit_learn(task):
-    """By another road: all rows in one place, each tree's votes by its own forest, the correlation by scikit-learn."""
+def test_weights_equal_scikit_learns(task):
+    """Computed independently: all rows in one place, one forest per tree, and scikit-learn's correlation."""
     fed = federate(parts(table(task), 3), test=0.25)
     model = fit(fed)
     X, y = training(fed)
@@ -50,7 +50,7 @@ def test_weights_are_those_of_scikit_learn(task):
     assert len(set(np.round(expected, 6))) > 10
 
 
-def test_skill_is_that_of_scikit_learn():
+def test_skill_equals_scikit_learns():
     fed = federate(parts(table("number"), 3), test=0.25)
     model = fit(fed)
     X, y = training(fed)
@@ -61,7 +61,7 @@ def test_skill_is_that_of_scikit_learn():
 @pytest.mark.parametrize("shift", [0.0, 1e9, -1e-9])
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 def test_skill_of_numbers_of_any_size(shift, scale):
-    """The fixed point follows the trees' answers; it does not matter in which unit the label is."""
+    """The fixed point follows the values of the trees; the unit of the label does not matter."""
     frame = table("number")
     other = frame.with_columns(label=(pl.col("label") - 1000) * scale + shift * scale)
     one = fit(federate(parts(frame, 3)))
@@ -70,7 +70,7 @@ def test_skill_of_numbers_of_any_size(shift, scale):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_trees_are_those_that_sites_grow_alone(task):
+def test_trees_equal_those_grown_locally(task):
     fed = federate(parts(table(task), 3), test=0.25)
     model = fit(fed)
     alone = sv.LocalForest(**PARAMETERS).fit(fed).forests_
@@ -81,7 +81,7 @@ def test_trees_are_those_that_sites_grow_alone(task):
 
 
 @pytest.mark.parametrize("tau", [0.45, 0.5, 0.65])
-def test_only_trees_above_tau_have_a_say(tau):
+def test_only_trees_above_tau_have_weight(tau):
     fed = federate(parts(table(), 3))
     model = fit(fed, tau=tau)
     expected = np.where(model.weights_ > tau, model.weights_, 0.0)
@@ -94,7 +94,7 @@ def test_only_trees_above_tau_have_a_say(tau):
         assert np.array_equal(model.own_[site].weights, kept)
 
 
-def test_a_weight_of_tau_itself_is_none():
+def test_a_correlation_equal_to_tau_gives_no_weight():
     alphas = np.array([0.2, 0.2 + 1e-12, -0.5])
     assert thresholded(alphas, np.ones(3), 0.2).tolist() == [0.0, 0.2 + 1e-12, 0.0]
     assert thresholded(alphas, np.array([1.0, 0.0, 1.0]), 0.0).tolist() == [0.2, 0.0, 0.0]
@@ -111,7 +111,7 @@ def test_no_tree_above_tau():
 
 
 def test_prediction_is_the_weighted_vote():
-    """The sign of the sum of weighted votes of -1 and 1, as published; 0 is the first class."""
+    """The sign of the sum of weighted votes of -1 and 1, as published; 0 means the first class."""
     fed = federate(parts(table(), 3))
     model, X = fit(fed), table(seed=5).drop("label")
     votes = [2.0 * tree.scores(X).argmax(axis=1) - 1.0 for tree in trees_of(model.forest_)]
@@ -127,7 +127,7 @@ def test_prediction_is_the_weighted_vote():
 
 @pytest.mark.parametrize("task", ["binary", "number"])
 @pytest.mark.filterwarnings("ignore:.* absent at")
-def test_trees_abstain_where_a_column_is_lacking(task):
+def test_trees_abstain_where_a_column_is_missing(task):
     tables = parts(table(task), 3)
     tables["site 1"] = tables["site 1"].drop("age")
     fed = federate(tables, test=0.25)
@@ -143,7 +143,7 @@ def test_trees_abstain_where_a_column_is_lacking(task):
         expected = matthews_corrcoef(y, answer.argmax(axis=1)) if task == "binary" else r2_score(y, answer[:, 0])
         assert model.weights_[t] == pytest.approx(expected, abs=1e-6)
     if task == "binary":
-        # there, what is predicted comes from the trees that do not ask about it
+        # there, predictions come from the trees that do not use it
         forest, X = model.globals_["site 1"], tables["site 1"].drop("label")
         able = forest.take(~uses & (forest.weights > 0))
         full = X.with_columns(age=pl.lit(40.0)).select(fed.schema.names)
@@ -153,7 +153,7 @@ def test_trees_abstain_where_a_column_is_lacking(task):
 
 
 def test_a_site_with_one_class():
-    """Its trees know one answer and weigh nothing; on its test part there is no AUC."""
+    """Its trees have one class and no weight; its test set has no AUC."""
     frame = table(n=300)
     yes = frame.filter(pl.col("label") == "yes")
     fed = federate({"yes": yes[:60], "a": frame[:100], "b": frame[100:220]}, test=0.3)
@@ -175,7 +175,7 @@ def test_few_sites(task, n_sites):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_sites_of_a_few_rows(task):
+def test_sites_with_few_rows(task):
     frame = table(task, n=90)
     fed = federate({"big": frame[:80], "one": frame[80:81], "two": frame[81:83], "three": frame[83:86]})
     model = fit(fed, personal=True)
@@ -199,10 +199,10 @@ def test_three_rounds_and_trees_travel_once():
         if (site, way) == ("site 1", "received")
     ]
     assert [envelope.kind for envelope in asked] == ["BringTrees", "ScoreTrees", "Choose"]
-    assert [len(envelope.blobs) for envelope in asked] == [1, 4, 0]  # the schema, everybody's trees, nothing new
+    assert [len(envelope.blobs) for envelope in asked] == [1, 4, 0]  # the schema, the trees of all sites, nothing new
 
 
-def test_trees_leave_without_counts_and_on_the_grid():
+def test_released_trees_have_no_counts_and_are_on_the_grid():
     fed = federate(parts(table(), 3), Recorded)
     fit(fed)
     sent = [wire.decode(data, Envelope) for _, way, data in fed.transport.record if way == "sent"]
@@ -213,7 +213,7 @@ def test_trees_leave_without_counts_and_on_the_grid():
         assert b"gain" not in reply.forest
 
 
-def test_scores_are_not_told_in_the_clear():
+def test_scores_are_never_sent_in_the_clear():
     fed = federate(parts(table(), 3), Recorded)
     fit(fed)
     asked = [d for s, way, d in fed.transport.record if (s, way) == ("site 1", "received") and b"ScoreTrees" in d[:300]]
@@ -223,7 +223,7 @@ def test_scores_are_not_told_in_the_clear():
     assert wire.decode(answer.body, Trouble).code == "refused"
 
 
-def test_the_policy_on_leaves_holds():
+def test_the_policy_on_leaves_is_enforced():
     fed = federate(parts(table(), 2), policy=sv.Policy(min_leaf=5))
     with pytest.raises(RefusedError, match="leaves of at least 5 rows"):
         fit(fed)
@@ -231,7 +231,7 @@ def test_the_policy_on_leaves_holds():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_sums_of_either_kind_give_the_same(task):
+def test_both_kinds_of_sums_give_the_same_result(task):
     tables = parts(table(task), 3)
     one, two = (fit(federate(tables, sums=sums), personal=True) for sums in ("trusted", "ring"))
     assert np.array_equal(one.weights_, two.weights_)
@@ -268,8 +268,8 @@ def test_parameters_are_checked():
     assert len(fit(fed, bootstrap=False, validation=0.2).forest_) == 12
 
 
-def test_clusters_learn_by_themselves():
-    """Each cluster is a federation of its own, in the same rounds."""
+def test_clusters_train_separately():
+    """Each cluster is a separate federation, in the same rounds."""
     frame = table(n=360)
     near, far = frame[:180], frame[180:].with_columns(age=pl.col("age") + 60)
     tables = {f"n{i}": t for i, t in enumerate(parts(near, 3).values())}
@@ -293,17 +293,17 @@ def test_clusters_learn_by_themselves():
     assert set(model.evaluate(fed)["model"]) == {"local", "own", "global", "personalised", "federated", "pooled"}
 
 
-# -- rows to choose on, split off
+# -- validation rows
 
 
-def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
+def test_validation_rows_affect_no_tree_and_no_weight():
     fed = federate(parts(table(), 3), test=0.25)
     model = fit(fed, validation=0.25)
     rows = [learning_rows(fed.site(site), fed.schema, 0.25)[0] for site in fed.sites]
     X, y = np.concatenate([p.X for p in rows]), np.concatenate([p.y for p in rows])
     expected = [matthews_corrcoef(y, tree.scores(X).argmax(axis=1)) for tree in trees_of(model.forest_)]
     assert np.allclose(model.weights_, expected, rtol=0, atol=1e-12)
-    # change the labels of the rows split off, and nothing changes but the choice
+    # changing labels of the validation rows changes only the choice
     tables = parts(table(), 3)
     held = learning_rows(fed.site("site 1"), fed.schema, 0.25)[1]
     frame = tables["site 1"]
@@ -315,7 +315,7 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
     fake = fed.site("site 1").rebuilt()
     fake.source = frame.with_columns(label=pl.Series(labels.tolist()))
     fake.__dict__["held_out"] = fed.site("site 1").held_out
-    # which rows are split off depends on the class: they are given
+    # which rows are validation rows depends on the class, so they are given
     with pytest.MonkeyPatch.context() as patch:
         truth = weigh.learning_rows
 
@@ -335,7 +335,7 @@ def test_rows_split_off_are_seen_by_no_tree_and_no_weight():
 
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.5])
-def test_rows_are_split_off_by_class_and_key(share):
+def test_validation_rows_follow_from_class_and_key(share):
     fed = federate({"here": table("several", n=200), "there": table("several", n=50, seed=1)}, random_state=1)
     site = fed.site("here")
     kept, held = learning_rows(site, fed.schema, share)
@@ -370,8 +370,8 @@ def test_tuned_at_each_site():
 # -- sites that fail
 
 
-def test_a_site_that_is_lost():
-    """With a quorum the study goes on; the trees of a site that fell silent later stay."""
+def test_a_lost_site():
+    """With a quorum the study continues; the trees of a site that fails later are kept."""
     tables = parts(table(), 4)
     silent = disturbed(lambda site, data: [] if site == "site 2" and b"TreeScores" in data else [(site, data)])
     fed = federate(tables, silent, quorum=3)
@@ -384,8 +384,8 @@ def test_a_site_that_is_lost():
     assert (model.owners_ == "site 2").sum() == 6
 
 
-def test_to_bytes_is_what_travels():
-    """One forest has one form: what the coordinator passes on is what the site sent."""
+def test_to_bytes_equals_the_message():
+    """A forest has a single representation: the coordinator forwards exactly what the site sent."""
     fed = federate(parts(table(), 2), Recorded)
     fit(fed)
     sent = [wire.decode(d, Envelope) for _, way, d in fed.transport.record if way == "sent"]

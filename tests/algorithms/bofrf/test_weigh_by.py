@@ -1,4 +1,4 @@
-"""Weights of trees by another metric, and clusters too small for sums that hide their parts."""
+"""Tree weights by another metric, and clusters too small for secure aggregation."""
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ def federate(tables, **options):
 @pytest.mark.parametrize(
     ("weigh_by", "metric"), [("mcc", matthews_corrcoef), ("accuracy", accuracy_score), ("f1", f1_score)]
 )
-def test_a_weight_is_the_metric_of_the_tree_s_votes_at_all_sites(weigh_by, metric):
+def test_weights_are_the_metric_of_votes_at_all_sites(weigh_by, metric):
     fed = federate(parts(table(n=240), 3))
     model = sv.BOFRF(**SMALL, weigh_by=weigh_by, tau=0.0).fit(fed)
     rows = [fed.site(site).part(fed.schema) for site in fed.active]
@@ -29,13 +29,13 @@ def test_a_weight_is_the_metric_of_the_tree_s_votes_at_all_sites(weigh_by, metri
     assert model.weights_ == pytest.approx(expected)
 
 
-def test_numbers_have_one_weight():
+def test_regression_has_a_single_weight():
     with pytest.raises(InputError, match="weigh_by"):
         sv.BOFRF(**SMALL, weigh_by="f1").fit(federate(parts(table("number", n=120), 2)))
 
 
 @pytest.mark.parametrize("sums", ["masked", "ring"])
-def test_clusters_too_small_to_hide_in_are_refused_before_anything_is_grown(sums, monkeypatch):
+def test_clusters_too_small_for_masked_sums_are_refused_before_training(sums, monkeypatch):
     frame = table(n=400)
     far = frame.with_columns(age=pl.col("age") + 60, noise=pl.col("noise") + 60)
     fed = federate({"a": frame[:100], "b": frame[100:200], "c": frame[200:300], "far": far[300:]}, sums=sums)

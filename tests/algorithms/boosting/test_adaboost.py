@@ -1,4 +1,4 @@
-"""AdaBoost with stumps: against scikit-learn, against plain numbers, and where there is little to learn from."""
+"""AdaBoost with stumps: compared with scikit-learn and plain code, and with little data."""
 
 from functools import cache
 from itertools import combinations, product
@@ -30,8 +30,8 @@ LEARNERS = (sv.LocalAdaBoost, *FEDERATED)
 
 @pytest.mark.parametrize("criterion", ["gini", "entropy"])
 @pytest.mark.parametrize("seed", range(3))
-def test_as_scikit_learn_does(seed, criterion):
-    """The same errors, so the same weights, and the same decision after every round; its weights are twice ours."""
+def test_it_equals_scikit_learn(seed, criterion):
+    """Errors, weights and decisions equal scikit-learn's after every round; its weights are twice ours."""
     X, y = few_values(seed=seed)
     mine = sv.LocalAdaBoost(n_estimators=40, criterion=criterion).fit(federate({"a": (X, y)})).forests_["a"]
     stump = DecisionTreeClassifier(max_depth=1, min_samples_leaf=2, criterion=criterion)
@@ -46,7 +46,7 @@ def test_as_scikit_learn_does(seed, criterion):
 
 
 def plain_adaboost(table, rounds):
-    """Alg. 2 in floats, with exp and log: the twin of the fixed-point loop."""
+    """Alg. 2 in floats, with exp and log: a naive version of the fixed-point loop."""
     w = np.ones(len(table)) / len(table)
     alphas = []
     for _ in range(rounds):
@@ -58,7 +58,7 @@ def plain_adaboost(table, rounds):
     return alphas
 
 
-def test_fixed_point_weights_are_those_of_the_formula():
+def test_fixed_point_weights_follow_the_formula():
     fed = federate(uneven())
     for site in fed.sites:
         *_, ready = rows_of(fed, site)
@@ -67,7 +67,7 @@ def test_fixed_point_weights_are_those_of_the_formula():
 
 @given(st.integers(0, 10**6), st.integers(2, 300), st.floats(0.05, 0.45))
 def test_weights_stay_a_distribution(seed, n, share):
-    """After a round half of the mass is wrong: the classifier is no better than chance on it (as in the proof)."""
+    """After a round half of the mass is misclassified: the stump is no better than chance on it (as in the proof)."""
     rng = np.random.default_rng(seed)
     weight = rng.random(n) + 0.01
     weight /= weight.sum()
@@ -102,7 +102,7 @@ def error_of(w, y, left):
 
 @pytest.mark.parametrize(("criterion", "worth"), [("gini", gini_of), ("error", error_of)])
 def test_no_stump_is_better(criterion, worth):
-    """Every cut, every set of categories, and missing values either way."""
+    """Every cut, every set of categories, and missing values on either side."""
     fed = federate({"a": table(n=150, seed=5)})
     X, y, ready = rows_of(fed, "a", floor=1)
     rng = np.random.default_rng(0)
@@ -129,12 +129,12 @@ def test_no_stump_is_better(criterion, worth):
             nodes = scores(forest, X)[:, 1] == stump.vote[0, 0]
             assert worth(w, y, nodes) == pytest.approx(best, rel=1e-6)
         assert np.array_equal(decide(forest, X) == y, right > 0)
-    assert len(found) > 1  # or the weights did not matter
+    assert len(found) > 1  # otherwise the weights would have no effect
 
 
 @pytest.mark.parametrize("criterion", ["gini", "error"])
-def test_the_bins_are_where_the_forest_cuts(criterion):
-    """What a stump gets right by bins is what its forest gets right by values, round for round."""
+def test_stumps_agree_by_bins_and_by_values(criterion):
+    """A stump classifies rows by bins as its forest does by values, in every round."""
     fed = federate(uneven())
     for site in fed.sites:
         X, y, ready = rows_of(fed, site)
@@ -171,7 +171,7 @@ def stump_table(X, y):
 
 
 def test_a_stump_that_is_always_right():
-    """Half a row counts as wrong, and there is nothing more to learn."""
+    """Half a row counts as wrong, and boosting stops."""
     X = np.arange(20.0).reshape(-1, 1)
     schema, ready = stump_table(X, np.arange(20) >= 8)
     stumps = boost(ready, Boosting(50))
@@ -180,15 +180,15 @@ def test_a_stump_that_is_always_right():
 
 
 def test_nothing_better_than_chance():
-    """One stump, a guess without weight; the forest that is made of it still answers."""
+    """A single stump, a guess without weight; the resulting forest still predicts."""
     schema, ready = stump_table(np.ones((10, 1)), np.arange(10) % 2)
     stumps = boost(ready, Boosting(50))
     assert (stumps.feature.tolist(), stumps.weight.tolist(), stumps.vote.tolist()) == ([-1], [0.0], [[0, 0]])
     assert stumps.forest(schema).predict_proba([[1.0]]).tolist() == [[1.0, 0.0]]
 
 
-def test_a_guess_at_the_larger_class_is_a_stump():
-    """As in AdaBoost anywhere: it has a weight, and leaves the classes even for what comes next."""
+def test_a_constant_guess_is_a_stump():
+    """As in any AdaBoost: it has a weight, and leaves both classes for the next round."""
     _, ready = stump_table(np.ones((10, 1)), np.arange(10) < 7)
     stumps = boost(ready, Boosting(50))
     assert stumps.feature.tolist() == [-1]
@@ -206,7 +206,7 @@ def test_a_few_rows(n):
 
 
 def test_a_site_with_one_class():
-    """Its stump votes for that class, has no weight, and does not sway the others."""
+    """Its stump votes for that class, has no weight, and does not influence the others."""
     fed = federate(with_one_class(), test=0.2)
     alone = sv.LocalAdaBoost(n_estimators=10).fit(fed).forests_["only yes"]
     assert len(alone) == len(alone.feature) == 1
@@ -217,7 +217,7 @@ def test_a_site_with_one_class():
         votes = model.predict(everyone, site="site 0")
         assert set(votes) == {"no", "yes"}
         figures = model.evaluate(fed).filter(pl.col("site") == "only yes")
-        assert figures["auc"].is_nan().all()  # one class: there is nothing to rank
+        assert figures["auc"].is_nan().all()  # one class: nothing to rank
         assert not figures["accuracy"].is_nan().any()
     without = {site: frame for site, frame in with_one_class().items() if site != "only yes"}
     fewer = federate(without, test=0.2, schema=fed.schema)
@@ -229,7 +229,7 @@ def test_a_site_with_one_class():
 
 @pytest.mark.filterwarnings("ignore:.* absent at")
 def test_a_site_that_lacks_a_column():
-    """To it the column's values are missing ones: it finds no stump there, and others' stumps still answer."""
+    """There, all values of the column are missing: it finds no stump, and the stumps of other sites still predict."""
     frame = table(n=300)
     fed = federate({"whole": frame[:150], "lacking": frame[150:].drop("age")}, test=0.2)
     age = fed.schema.names.index("age")
@@ -294,7 +294,7 @@ def test_learners_are_estimators():
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_judged_beside_adaboost_alone_and_pooled(learner):
+def test_evaluated_beside_local_and_pooled_adaboost(learner):
     fed = federate(uneven(), test=0.25)
     model = learner(n_estimators=12).fit(fed)
     figures = model.evaluate(fed)
@@ -316,7 +316,7 @@ def test_judged_beside_adaboost_alone_and_pooled(learner):
 
 
 def test_pooled_is_adaboost_on_all_rows():
-    """With exact bins it does not matter that sites' rows come one after the other."""
+    """With exact bins, the order of the sites' rows does not matter."""
     X, y = few_values()
     fed = federate({"a": (X[:150], y[:150]), "b": (X[150:], y[150:])})
     together = sv.LocalAdaBoost(n_estimators=20).fit(federate({"all of it": (X, y)})).forests_["all of it"]
@@ -342,7 +342,7 @@ def outcome(learner, one_class, kind=None, **settings):
     fed = federate(tables, *([kind] if kind else []), test=0.25, **settings)
     model = learner(n_estimators=8).fit(fed)
     shown = {site: forest.hash for site, forest in model.forests_.items()}
-    bytes_ = None if settings.get("sums") else model.bytes_  # hidden sums take more
+    bytes_ = None if settings.get("sums") else model.bytes_  # masked sums take more
     return shown, model.rounds_, bytes_, repr(model.evaluate(fed).rows())
 
 
@@ -363,7 +363,7 @@ def test_the_same_wherever_sites_run(learner, how):
 
 
 @pytest.mark.parametrize("learner", FEDERATED)
-def test_a_study_goes_on_from_its_journal(learner, tmp_path):
+def test_a_study_resumes_from_its_journal(learner, tmp_path):
     def run():
         fed = federate(uneven(), journal=str(tmp_path / "journal"))
         model = learner(n_estimators=4).fit(fed)
@@ -380,7 +380,7 @@ def test_small_leaves_are_refused(learner):
     assert learner(min_samples_leaf=1, n_estimators=2).fit(federate(uneven(), policy=sv.Policy(min_leaf=1)))
 
 
-def test_no_value_of_a_row_is_a_threshold():
+def test_thresholds_are_never_values_of_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2)) + np.pi
     y = (X.sum(axis=1) + rng.normal(size=300) > 2 * np.pi).astype(int)
@@ -391,7 +391,7 @@ def test_no_value_of_a_row_is_a_threshold():
 
 
 def test_stumps_are_checked_as_forests_are():
-    """The gate of all forests is behind the stumps' own."""
+    """The general check of forests runs after the check of stumps."""
     fed = federate(uneven())
     *_, ready = rows_of(fed, "large")
     stumps = boost(ready, Boosting(20))

@@ -1,4 +1,4 @@
-"""AdaBoost.PL: stumps merged by rank, against the published formula in plain numbers; and sites that lie."""
+"""AdaBoost.PL: stumps merged by rank, compared with the published formula; and sites that lie."""
 
 import msgspec
 import numpy as np
@@ -17,7 +17,7 @@ from silvan.federation.message import Envelope
 
 
 def by_hand(forests, X):
-    """Alg. 3 on the sites' own AdaBoost: sorted by weight, merged by rank from the top by the sign of summed votes."""
+    """Alg. 3 on each site's AdaBoost: sorted by weight, merged by rank from the top, by the sign of summed votes."""
     ranked = []
     for forest in forests:
         order = np.argsort(forest.weights, kind="stable")
@@ -78,12 +78,12 @@ def test_a_stump_without_weight_has_no_vote():
     assert forest.predict([[9.0], [-9.0]]).tolist() == ["yes", "no"]
 
 
-def test_nothing_learnt_anywhere():
-    """One constant column: every site can only guess, and no guess is better than another."""
+def test_nothing_learned_anywhere():
+    """One constant column: every site can only guess, and all guesses are equally good."""
     even = pl.DataFrame({"x": [1.0] * 20, "label": ["no", "yes"] * 10})
     with pytest.warns(UserWarning, match="no stump is better than chance") as caught:
         model = sv.AdaBoostPL().fit(federate({"a": even, "b": even}))
-    assert caught[0].filename == __file__  # where the learner was called
+    assert caught[0].filename == __file__  # where the caller used the learner
     assert len(model.forest_.say) == 1
     assert model.predict([[1.0]]).tolist() == ["no"]
 
@@ -98,7 +98,7 @@ def test_one_round_and_what_travels():
     assert [e.kind for e in replies] == ["Boosted"] * 3
     for envelope in replies:
         weight = wire.decode(envelope.body, Boosted).stumps.weight
-        assert (np.diff(weight) >= 0).all()  # sorted: not the order in which they were found
+        assert (np.diff(weight) >= 0).all()  # sorted, not in the order in which they were found
         assert len(envelope.body) < 20 * 80
 
 
@@ -106,7 +106,7 @@ def test_one_round_and_what_travels():
 
 
 @pytest.mark.parametrize("how", WRONG_STUMPS)
-def test_stumps_that_cannot_be_used(how):
+def test_unusable_stumps_are_refused(how):
     def change(reply):
         return Boosted(stumps=changed(reply.stumps, **WRONG_STUMPS[how]))
 
@@ -127,14 +127,14 @@ OTHER_STUMPS = {
 
 
 @pytest.mark.parametrize("how", OTHER_STUMPS)
-def test_stumps_that_were_not_asked_for(how):
+def test_unrequested_stumps_are_refused(how):
     kind = lying("Boosted", Boosted, lambda reply: Boosted(stumps=OTHER_STUMPS[how](reply.stumps)))
     with pytest.raises(SiteError, match="site 'middle': answered BoostStumps with something unusable"):
         sv.AdaBoostPL(n_estimators=10).fit(federate(uneven(), kind))
 
 
 def test_what_a_site_refuses():
-    """Settings are checked where they arrive too."""
+    """A site checks the settings it receives too."""
     fed = federate(uneven())
     bad = Boosting()
     object.__setattr__(bad, "n_estimators", 10**9)

@@ -1,4 +1,4 @@
-"""BOPPID: who is picked, with which weight, against the published formulas in fractions; and sites that lie."""
+"""BOPPID: which classifiers are picked and their weights, compared with the published formulas; and sites that lie."""
 
 import math
 from fractions import Fraction
@@ -14,15 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
-from silvan.algorithms.boosting.adaboost import Boosted
-from silvan.algorithms.boosting.boppid import Picked, sigma
+from silvan.algorithms.boosting.adaboost import Boosted, Picked, sigma
 from silvan.errors import InputError, RefusedError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 
 
 def different():
-    """Two sites alike, and one where the label says the opposite."""
+    """Two similar sites, and one where the label means the opposite."""
     frame = table(n=600)
     flipped = frame.with_columns(label=pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes")))
     return {"one": frame[:250], "two": frame[250:400], "contrary": flipped[400:]}
@@ -69,7 +68,7 @@ def test_as_published(tau, printed):
 
 
 def test_who_is_picked():
-    """The printed line lets in whoever is worse, even one that is always wrong; the text's reading does not."""
+    """The printed line admits every worse classifier, even one that is always wrong; the text's reading does not."""
     fed = federate(different())
     sizes = {}
     for printed in (False, True):
@@ -86,7 +85,7 @@ def test_who_is_picked():
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=20), st.data())
 def test_sigma(rows, data):
-    """The formula in fractions; at least 1, so a site's own classifier has more weight than another of its size."""
+    """The formula in fractions; at least 1, so a site's own classifier weighs more than another of equal size."""
     own = data.draw(st.sampled_from(rows))
     share = [Fraction(n, sum(rows)) for n in rows]
     exact = Fraction(own, sum(rows)) / max(share) ** 2 * math.ceil(max(share) ** 2 / min(share))
@@ -95,14 +94,14 @@ def test_sigma(rows, data):
 
 
 def test_sigma_at_a_whole_number():
-    """2/3 squared over 1/9 is 4 exactly; rounded up a little too much it would be 5."""
+    """2/3 squared over 1/9 is exactly 4; rounded up slightly it would be 5."""
     assert sigma(6, [6, 1, 2]) == pytest.approx(9 / 6 * 4)
     assert sigma(5, [5, 5, 5]) == pytest.approx(3.0)
     assert sigma(5, [5]) == 1.0
 
 
 def test_a_site_with_one_class():
-    """Its own classifier has no weight, so its model is made of those that are rarely wrong on its rows."""
+    """Its own classifier has no weight, so its model consists of classifiers that are rarely wrong on its rows."""
     fed = federate(with_one_class())
     model = sv.BOPPID(n_estimators=10, tau=0.5).fit(fed)
     own = sv.LocalAdaBoost(n_estimators=10).fit(fed).forests_
@@ -132,7 +131,7 @@ def test_two_rounds_and_what_travels():
     for site, envelope in zip(fed.sites, asked[3:], strict=True):
         others = [name for name in fed.sites if name != site]
         assert not any(name.encode() in envelope.body for name in others)
-    # error rates stay where they are
+    # error rates stay at their site
     assert all(set(wire.decode(e.body, Picked).__struct_fields__) == {"picked"} for e in replies[3:])
 
 
@@ -144,11 +143,11 @@ def test_tau(tau):
         sv.BOPPID(printed="yes").fit(federate(uneven()))
 
 
-# -- sites that lie, and questions that do
+# -- sites and requests that lie
 
 
 @pytest.mark.parametrize("how", ["a weight that is no number", "a feature outside the schema"])
-def test_stumps_that_cannot_be_used(how):
+def test_unusable_stumps_are_refused(how):
     kind = lying("Boosted", Boosted, lambda reply: Boosted(stumps=changed(reply.stumps, **WRONG_STUMPS[how])))
     with pytest.raises(SiteError, match="site 'middle': answered BoostStumps with something unusable"):
         sv.BOPPID(n_estimators=10).fit(federate(uneven(), kind))
@@ -163,7 +162,7 @@ WRONG_CHOICES = {
 
 
 @pytest.mark.parametrize("how", WRONG_CHOICES)
-def test_choices_that_cannot_be_used(how):
+def test_invalid_choices_are_refused(how):
     def kind():
         return lying("Picked", Picked, lambda reply: Picked(picked=WRONG_CHOICES[how](reply.picked)))
 
@@ -172,7 +171,7 @@ def test_choices_that_cannot_be_used(how):
     fed = federate(uneven(), kind(), quorum=2)
     model = sv.BOPPID(n_estimators=4, printed=True).fit(fed)
     assert list(model.forests_) == ["large", "small"]
-    assert len(model.forests_["large"]) == 12  # its stumps came before it was lost
+    assert len(model.forests_["large"]) == 12  # its stumps arrived before it was lost
 
 
 WRONG_QUESTIONS = {
@@ -204,7 +203,7 @@ def test_what_a_site_refuses(how):
         ask({"small": msgspec.structs.replace(request, models=signed)})
 
 
-def test_a_policy_may_leave_it_out():
+def test_a_policy_may_exclude_it():
     allowed = ("Describe", "CountCategories", "NameCategories", "BoostStumps")
     fed = federate(uneven(), policy=sv.Policy(messages=allowed))
     assert sv.AdaBoostPL(n_estimators=2).fit(fed).rounds_ == 1

@@ -1,4 +1,4 @@
-"""MultBoost: against AdaBoost, against its description in plain numbers, and when sites lie or leave."""
+"""MultBoost: compared with AdaBoost and with a plain version of its description; sites that lie or leave."""
 
 from functools import partial
 
@@ -24,8 +24,8 @@ UNREADABLE = "the site could not read what it was sent"
 
 
 @pytest.mark.parametrize("criterion", ["gini", "error"])
-def test_of_one_site_it_is_adaboost(criterion):
-    """The same stumps with the same weights, to the bit, though here they come by messages."""
+def test_with_one_site_it_is_adaboost(criterion):
+    """The same stumps with the same weights, bit for bit, although here they travel in messages."""
     fed = federate({"a": table(n=300)})
     forest = sv.MultBoost(n_estimators=30, criterion=criterion).fit(fed).forest_
     own = sv.LocalAdaBoost(n_estimators=30, criterion=criterion).fit(fed).forests_["a"]
@@ -78,7 +78,7 @@ def test_as_described(n_sites, criterion):
 
 
 def test_a_tie_is_a_vote_for_neither():
-    """Two sites that disagree on some rows: these give no say to either class, and keep their weight."""
+    """Two sites disagree on some rows: these rows support neither class and keep their weight."""
     fed = federate(dict(list(uneven().items())[:2]))
     model = sv.MultBoost(n_estimators=1).fit(fed)
     scores = model.predict_proba(table(n=900, seed=5).drop("label"))[:, 1]
@@ -86,7 +86,7 @@ def test_a_tie_is_a_vote_for_neither():
 
 
 def test_nearly_as_good_as_on_pooled_rows():
-    """Its authors' claim, on sites that are alike."""
+    """The claim of its authors, on similar sites."""
     X, y = few_values(900)
     tables = {f"s{i}": (X[i::3], y[i::3]) for i in range(3)}
     fed = federate(tables, test=0.3)
@@ -118,7 +118,7 @@ def test_what_travels():
     for envelope in replies:
         if envelope.kind == "FoundStump":
             stump = wire.decode(envelope.body, FoundStump).stump
-            assert (len(stump), stump.weight.tolist()) == (1, [1.0])  # no errors of its own
+            assert (len(stump), stump.weight.tolist()) == (1, [1.0])  # without errors of its own
     masses = [wire.decode(e.body, StageMasses).masses for e in replies if e.kind == "StageMasses"]
     for stage in range(5):
         assert abs(int(sum(masses[3 * stage : 3 * stage + 3]).sum()) - ONE) < 1000
@@ -139,8 +139,8 @@ def test_sums_are_refused_in_the_clear():
         sv.MultBoost(n_estimators=2).fit(federate(uneven(), policy=sv.Policy(min_sites=4)))
 
 
-def test_a_site_may_forget_at_any_time():
-    """A question holds all stages, so an answer does not depend on what was asked before."""
+def test_a_site_may_restart_at_any_time():
+    """A request contains all stages, so a reply does not depend on earlier requests."""
     fed = federate(uneven())
     kept = record(fed)
     sv.MultBoost(n_estimators=6).fit(fed)
@@ -162,7 +162,7 @@ def test_a_site_may_forget_at_any_time():
     assert answer(site) == warm
 
 
-# -- where it ends
+# -- when it ends
 
 
 def test_a_stage_that_is_always_right():
@@ -179,13 +179,13 @@ def test_nothing_better_than_chance():
     even = pl.DataFrame({"x": [1.0] * 20, "label": ["no", "yes"] * 10})
     with pytest.warns(UserWarning, match="no stump is better than chance") as caught:
         model = sv.MultBoost().fit(federate({"a": even, "b": even}))
-    assert caught[0].filename == __file__  # where the learner was called
+    assert caught[0].filename == __file__  # where the caller used the learner
     assert model.rounds_ == 1
     assert model.predict_proba([[1.0]]).tolist() == [[1.0, 0.0]]
 
 
-def test_sites_that_contradict_each_other():
-    """What is right at one is wrong at the other, so no merged stump is better than chance."""
+def test_contradictory_sites():
+    """What is right at one site is wrong at the other, so no merged stump is better than chance."""
     frame = table(n=300)
     flipped = frame.with_columns(label=pl.when(pl.col("label") == "yes").then(pl.lit("no")).otherwise(pl.lit("yes")))
     with pytest.warns(UserWarning, match="no stump is better than chance"):
@@ -193,11 +193,11 @@ def test_sites_that_contradict_each_other():
     assert model.rounds_ == 2
 
 
-# -- sites that lie, leave, or are lied to
+# -- sites that lie, leave, or receive lies
 
 
 @pytest.mark.parametrize("how", [*WRONG_STUMPS, "another weight", "two stumps", "no stump"])
-def test_stumps_that_cannot_be_used(how):
+def test_unusable_stumps_are_refused(how):
     def change(reply):
         if how == "two stumps":
             return msgspec.structs.replace(reply, stump=reply.stump.take([0, 0]))
@@ -228,15 +228,15 @@ WRONG_MASSES = {
 
 
 @pytest.mark.parametrize("how", WRONG_MASSES)
-def test_masses_that_no_rows_have(how):
+def test_impossible_masses_are_refused(how):
     kind = lying("StageMasses", StageMasses, lambda _: StageMasses(masses=np.array(WRONG_MASSES[how])), after=1)
     with pytest.raises(SiteError, match="site 'middle': answered WeighStage with something unusable"):
         sv.MultBoost(n_estimators=4).fit(federate(uneven(), kind))
 
 
 @pytest.mark.parametrize("sums", ["trusted", "ring"])
-def test_masses_that_do_not_add_up(sums):
-    """The masses of all rows are known, so a site that counts itself double is found out, if not named."""
+def test_inconsistent_masses_are_refused(sums):
+    """The total mass is known, so a site that counts itself twice is detected, although not named."""
     fed = federate(uneven(), sums=sums)
     honest = fed.site("middle").part
 
@@ -249,8 +249,8 @@ def test_masses_that_do_not_add_up(sums):
         sv.MultBoost(n_estimators=4).fit(fed)
 
 
-def test_a_site_leaves_between_the_two_questions():
-    """Its stump of that stage stays; the others' weights are made a distribution again."""
+def test_a_site_is_lost_between_the_two_requests():
+    """Its stump of that stage is kept; the weights of the others are normalised again."""
     silent = disturbed(lambda site, data: [] if site == "middle" and b"StageMasses" in data else [(site, data)])
     fed = federate(uneven(), silent, quorum=2)
     model = sv.MultBoost(n_estimators=5).fit(fed)
@@ -258,7 +258,7 @@ def test_a_site_leaves_between_the_two_questions():
     assert np.bincount(model.forest_.group).tolist() == [3, 2, 2, 2, 2]
 
 
-def test_goes_on_where_it_was_stopped(tmp_path):
+def test_an_interrupted_fit_resumes(tmp_path):
     path = str(tmp_path / "journal")
     whole = sv.MultBoost(n_estimators=6).fit(federate(uneven()))
     before = len(federate(uneven(), Recorded).transport.record) // 2
@@ -277,7 +277,7 @@ def test_goes_on_where_it_was_stopped(tmp_path):
 
 
 def record(fed):
-    """Keep the requests of a federation by kind."""
+    """Keeps the requests of a federation by kind."""
     kept = {FindStump: [], WeighStage: []}
     for verb in ("ask", "total"):
 
@@ -294,8 +294,8 @@ def merged_with(merged, **changes):
 
 
 @pytest.mark.parametrize("kind", [FindStump, WeighStage])
-def test_rows_are_weighed_by_signed_stumps_alone(kind):
-    """A stump with other votes, twice the stump of one site, those of another task: none is what a site made for it."""
+def test_only_signed_stumps_weight_rows(kind):
+    """Modified stumps, one site's stump twice, stumps of another task: no site made these for this request."""
     fed = federate(uneven())
     kept = record(fed)
     sv.MultBoost(n_estimators=3).fit(fed)
@@ -326,8 +326,8 @@ def test_rows_are_weighed_by_signed_stumps_alone(kind):
 
 
 @pytest.mark.parametrize("kind", [FindStump, WeighStage])
-def test_a_stump_is_for_the_stage_that_its_site_made_it_for(kind):
-    """Signed by its site, for the same task: of an earlier stage, it is refused in a later one."""
+def test_a_stump_is_valid_for_its_stage_only(kind):
+    """Signed by its site for the same task but for an earlier stage, it is refused in a later one."""
     fed = federate(uneven())
     kept = record(fed)
     sv.MultBoost(n_estimators=3).fit(fed)
@@ -364,7 +364,7 @@ WRONG_STAGES = {
 @pytest.mark.parametrize("how", WRONG_STAGES)
 @pytest.mark.parametrize("kind", [FindStump, WeighStage])
 def test_what_a_site_refuses(how, kind):
-    """Kernels trust what they are given, so a question that does not hold together is refused before."""
+    """Kernels trust their input, so an inconsistent request is refused first."""
     fed = federate(uneven())
     kept = record(fed)
     sv.MultBoost(n_estimators=4).fit(fed)
@@ -374,7 +374,7 @@ def test_what_a_site_refuses(how, kind):
     request = kept[kind][-1]
     fed.task = TASK
     assert ask(fed, request)
-    # stumps are signed with the masses that they came after
+    # stumps are signed together with the preceding masses
     error, said = (RefusedError, "made and signed") if how == "masses of other rows" else (SiteError, UNREADABLE)
     with pytest.raises(error, match=f"{kind.__name__}.*{said}"):
         ask(fed, msgspec.structs.replace(request, merged=WRONG_STAGES[how](request.merged)))

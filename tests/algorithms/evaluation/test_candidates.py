@@ -1,4 +1,4 @@
-"""What a site judges: few models, of trees that sites signed or few others, and the same at all sites of a sum."""
+"""Models that a site evaluates: signed trees or few others, and the same models at all sites of a sum."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def shared(fed):
 
 
 def asked(fed, kind):
-    """The questions of a kind that a site was asked."""
+    """The requests of one kind that a site received."""
     sent = [wire.decode(data, Envelope) for site, way, data in fed.transport.record if way == "received"]
     return [
         wire.decode(e.body, {"EvaluateModels": EvaluateModels, "CountByScore": CountByScore}[kind])
@@ -36,7 +36,7 @@ def asked(fed, kind):
     ]
 
 
-def test_few_models_in_a_judgement():
+def test_an_evaluation_has_few_models():
     fed = federate(parts(table(), 2), test=0.3)
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     models = [SentModel(fed.blob(forest.take([i % 3]).to_bytes())) for i in range(MOST + 1)]
@@ -64,7 +64,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_study_has_as_many_models_judged_as_its_learner_needs(name):
+def test_a_study_may_evaluate_as_many_models_as_its_learner_needs(name):
     fed = federate(parts(table(), 3), Recorded, test=0.3)
     parameters = {key: value for key, value in {**SMALL, **SETTINGS[name]}.items() if value is not None}
     learner = getattr(sv, name.split()[0])
@@ -80,8 +80,8 @@ def test_a_study_has_as_many_models_judged_as_its_learner_needs(name):
 
 
 @pytest.mark.parametrize("learner", [sv.HistogramForest, sv.AutoForest])
-def test_a_threshold_by_a_rule_takes_a_model_more(learner):
-    """As when a study is announced, which a site would refuse if it were sent more."""
+def test_a_threshold_rule_counts_as_one_more_model(learner):
+    """As in the announcement of a study, which a site refuses if it would have to evaluate more."""
     model, tables = learner(**SMALL, threshold="f1"), parts(table(n=120), 2)
     most = model.evaluation_plan(federate(tables)).models
     assert most == LEARNERS[learner.__name__].models_evaluated({"threshold": "f1"}) + 1  # the pooled one
@@ -90,7 +90,7 @@ def test_a_threshold_by_a_rule_takes_a_model_more(learner):
 
 
 def judged_at(fed, site):
-    """All models that a site was asked to judge, on test rows or on training rows."""
+    """All models that a site was asked to evaluate, on test rows or on training rows."""
     sent = [wire.decode(data, Envelope) for to, way, data in fed.transport.record if way == "received" and to == site]
     judged = [one for e in sent if e.kind == "EvaluateModels" for one in wire.decode(e.body, EvaluateModels).candidates]
     compared = [one for e in sent if e.kind == "CompareHalves" for one in wire.decode(e.body, CompareHalves).models]
@@ -101,8 +101,8 @@ def evaluate_alone(fed, model, judged):
     return evaluate(fed, model.schema_, [("federated", judged)], np.zeros(2, np.uint64)).rows
 
 
-def test_models_are_counted_over_a_study():
-    """Also if the site was restarted, and in any task: what they tell adds up."""
+def test_models_are_counted_per_study():
+    """Also after a restart and in any task, because what they reveal adds up."""
     fed = limited(federate(parts(table(), 2), test=0.3, cold=True), models=2)
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     models = [SentModel(fed.blob(forest.take([i]).to_bytes())) for i in range(3)]
@@ -113,8 +113,8 @@ def test_models_are_counted_over_a_study():
         fed.ask(EvaluateModels(candidates=models[2:], **shared(fed)))
 
 
-def test_weights_make_another_model():
-    """Trees that sites signed, weighted as a coordinator likes, score rows as it likes."""
+def test_other_weights_make_another_model():
+    """With weights of its choice, a coordinator can give rows any score, even with signed trees."""
     fed = limited(federate(parts(table(), 2), test=0.3), models=1)
     model = sv.MergedForest(**SMALL).fit(fed)
     with fed.working_on("evaluating"):
@@ -126,13 +126,13 @@ def test_weights_make_another_model():
 
 def test_a_study_that_needs_more_is_refused_first():
     fed = limited(federate(parts(table(), 3), test=0.3), models=2)
-    announce(fed, sv.HistogramForest(**SMALL).evaluation_plan(fed))  # its own, and that of pooled rows
+    announce(fed, sv.HistogramForest(**SMALL).evaluation_plan(fed))  # its local model and the pooled one
     with pytest.raises(RefusedError, match="in a study: 2 at most"):
         announce(fed, sv.BOFRF(**SMALL).evaluation_plan(fed))
 
 
 @pytest.mark.parametrize("sums", ["ring", "masked"])
-def test_sites_that_did_not_judge_the_same_add_up_to_nothing(sums):
+def test_evaluations_of_different_models_are_not_summed(sums):
     fed = federate(parts(table(), 3), test=0.3, sums=sums)
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     blobs = [fed.blob(forest.take([i]).to_bytes()) for i in (0, 0, 1)]
@@ -147,8 +147,8 @@ def test_sites_that_did_not_judge_the_same_add_up_to_nothing(sums):
         fed.total(CountByScore(candidates=[SentModel(blobs[0])], **shared(fed)))
 
 
-def test_what_is_said_to_be_a_sites_own_is():
-    """A site's own trees may differ in a sum, and nothing else may be called so."""
+def test_models_declared_local_are_local():
+    """In a sum, only the local trees of a site may differ, and nothing else may be declared local."""
     fed = federate(parts(table(), 3), Recorded, test=0.3, sums="masked")
     model = sv.BOFRF(**SMALL).fit(fed)
     model.evaluate(fed)
@@ -173,8 +173,8 @@ def test_models_that_differ_by_site_are_not_summed():
 
 
 @pytest.mark.parametrize("kind", ["ScoreTrees", "Choose", "EvaluateModels", "CountByScore"])
-def test_an_approval_that_does_not_name_them(kind):
-    """Questions about trees and models of others are closed unless the approved study names them."""
+def test_an_approval_must_name_these_requests(kind):
+    """Requests about trees and models of other sites are refused unless the approved study names them."""
     fed = federate(parts(table(), 3), test=0.3, policy=sv.Policy(approve=True))
     needed = ["Describe", "CountCategories", "NameCategories", "CountRows", "BringTrees"]
     needed += ["ScoreTrees", "Choose", "EvaluateModels", "CountByScore"]

@@ -1,4 +1,4 @@
-"""A class with few rows, or none, leaves the metrics of the other classes, and is named."""
+"""A class with few rows or none does not affect the metrics of the other classes, and is named."""
 
 import numpy as np
 import pytest
@@ -14,14 +14,14 @@ KEY = make_key(0, "intervals")
 
 
 def of_classes(*sizes, seed=0):
-    """Scores of two models on rows of some classes, of which some may have none."""
+    """Scores of two models on rows of some classes, some of which may be empty."""
     rng = np.random.default_rng(seed)
     y = rng.permutation(np.repeat(np.arange(len(sizes)), sizes)).astype(np.int32)
     raw = [rng.random((len(y), len(sizes))) + np.eye(len(sizes))[y] * weight for weight in (0.2, 0.6)]
     return [scores / scores.sum(axis=1, keepdims=True) for scores in raw], y
 
 
-def test_the_auc_is_that_of_the_classes_with_rows():
+def test_the_auc_averages_classes_with_rows():
     (scores, _), y = of_classes(30, 40, 0, 25)
     found = metrics.classification(scores, y)
     aucs = [sk.roc_auc_score(y == c, scores[:, c]) for c in (0, 1, 3)]
@@ -32,7 +32,7 @@ def test_the_auc_is_that_of_the_classes_with_rows():
     assert np.isnan(metrics.classification(scores[:4], np.zeros(4, np.int32))["auc"])
 
 
-def test_intervals_are_of_the_classes_with_rows():
+def test_intervals_cover_classes_with_rows():
     answers, y = of_classes(30, 40, 0, 25)
     present = [0, 1, 3]
     without = [answer[:, present] for answer in answers]
@@ -52,7 +52,7 @@ def test_a_class_with_few_rows_has_no_interval(sizes):
 
 @pytest.mark.filterwarnings("ignore:the federated model never predicts")
 def test_two_rows_of_a_class_leave_every_auc(recwarn):
-    """The class is in the training rows alone, at one of the sites."""
+    """The class occurs only in the training rows, at one of the sites."""
     frame = table("several", n=239)
     frame = frame.with_columns(label=frame["label"].replace({"top": "high"}))
     rare = frame.with_row_index().with_columns(label=(frame["label"].scatter([5, 9], "rare"))).drop("index")

@@ -1,4 +1,4 @@
-"""How predictions depend on a column, from sums: what brute force says."""
+"""Partial dependence from sums equals a brute-force computation."""
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ def fitted(task="binary", learner=sv.HistogramForest, **settings):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("column", ["age", "ward"])
-def test_it_is_what_brute_force_says(task, column):
+def test_it_equals_brute_force(task, column):
     fed, model = fitted(task, sv.MergedForest)
     found = model.partial_dependence(fed, column)
     place, feature = fed.schema.names.index(column), fed.schema.features[fed.schema.names.index(column)]
@@ -51,7 +51,7 @@ def test_values():
 
 
 def test_splits_of_missing_cells_make_no_values():
-    """A tree tells rows with a number from those without by a threshold above all numbers; no row has that one."""
+    """A threshold above all numbers separates rows with a number from those without; no row has such a value."""
     frame = table(n=300)
     gone = frame.with_columns(age=pl.when(pl.col("label") == "no").then(pl.col("age")))
     fed = federate(parts(gone, 3), test=0.4)
@@ -88,14 +88,14 @@ def test_impossible_grids_are_refused():
             set_columns(fed.site("site 0"), SetColumns(schema=blob, model=model_sent, grids=grids))
 
 
-def test_few_rows_say_nothing():
+def test_few_rows_disclose_nothing():
     fed, model = fitted(policy=sv.Policy(min_test=200))
     with pytest.raises(InputError, match="enough test rows"):
         model.partial_dependence(fed, "age")
 
 
 def singling_out(schema, age, low=0.0, high=128.0, step=0.25):
-    """Make a forest of one tree that scores 0, but rows of an age by their noise."""
+    """Makes a forest of one tree that scores 0, except for rows of one age, which it scores by their noise."""
     asked, told = schema.names.index("age"), schema.names.index("noise")
     nodes, values, level = [], [], [(asked, age - 1e-3, 0.0, (asked, age + 1e-3, (low, high), 0.0))]
     while level:
@@ -120,8 +120,8 @@ def singling_out(schema, age, low=0.0, high=128.0, step=0.25):
     return Forest(schema, value=np.column_stack([1 - p, p]), sets=np.zeros((0, 4), np.uint64), **arrays)
 
 
-def test_a_model_that_is_made_for_it_tells_what_one_row_holds():
-    """Neither hidden parts nor groups of rows stop it: docs/security.md, what these rules do not stop."""
+def test_a_crafted_model_reveals_a_cell_of_one_row():
+    """Neither masked sums nor groups of rows stop this: see docs/security.md, what these rules do not stop."""
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"age": rng.permutation(180.0 + np.arange(180)), "noise": rng.uniform(0, 120, 180)})
     frame = frame.with_columns(other=rng.normal(size=180), label=rng.integers(0, 2, 180))

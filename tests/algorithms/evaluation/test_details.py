@@ -1,4 +1,4 @@
-"""Details beside metrics: what scikit-learn says of the same rows, without the rows."""
+"""Details beside the metrics equal scikit-learn's on the same rows, without using the rows."""
 
 import numpy as np
 import polars as pl
@@ -53,7 +53,7 @@ def scored():
     return np.clip(np.round(0.35 + 0.2 * y + rng.normal(0, 0.2, 400), 2), 0.0, 1.0), y
 
 
-def test_losses_are_those_of_scikit_learn(scored):
+def test_losses_equal_scikit_learns(scored):
     score, y = scored
     near = np.clip(score, metrics.CERTAIN, 1 - metrics.CERTAIN)
     brier, loss = metrics.losses_from_counts(*counted(score, y))
@@ -76,14 +76,14 @@ def test_the_calibration_line_is_a_logistic_regression(scored):
     intercept, slope = metrics.calibration_line(*counted(score, y))
     model = LogisticRegression(C=1e12, tol=1e-12, max_iter=1000).fit(odds[:, None], y)
     assert slope == pytest.approx(model.coef_[0, 0], abs=1e-5)
-    # with the slope held at 1, as many rows are expected as there are
+    # with the slope held at 1, as many rows are expected as observed
     assert (1 / (1 + np.exp(-intercept - odds))).sum() == pytest.approx(y.sum(), abs=1e-6)
     assert np.isnan(metrics.calibration_line(np.array([0.2, 0.8]), np.array([5, 0]), np.array([0, 5]))[1])
     assert np.isnan(metrics.calibration_line(np.array([0.2, 0.8]), np.array([5, 3]), np.zeros(2))).all()
 
 
-def test_the_interval_of_an_auc_is_delongs(scored):
-    """The variance by its definition: of the shares of the other class that each row is ahead of."""
+def test_intervals_of_aucs_are_delongs(scored):
+    """The variance by definition: of the share of the other class that each row ranks above."""
     score, y = scored
     above = (score[y == 1][:, None] > score[y == 0]) + 0.5 * (score[y == 1][:, None] == score[y == 0])
     variance = above.mean(axis=1).var(ddof=1) / (y == 1).sum() + above.mean(axis=0).var(ddof=1) / (y == 0).sum()
@@ -93,7 +93,7 @@ def test_the_interval_of_an_auc_is_delongs(scored):
     assert np.isnan(metrics.roc_auc_interval(np.array([0, 5]), np.array([5, 0]))).all(), "rows that agree prove nothing"
 
 
-def test_intervals_hold_the_true_auc_about_as_often_as_they_say():
+def test_auc_intervals_have_their_nominal_coverage():
     rng, held = np.random.default_rng(0), 0
     for _ in range(300):
         y = np.arange(120) % 3 == 0
@@ -151,7 +151,7 @@ def test_details_of_each_site(task, least):
         assert row["brier"] == pytest.approx(metrics.brier(answer.scores, y), abs=5.1e-4)
 
 
-def test_details_over_all_sites_are_those_of_all_rows():
+def test_details_over_all_sites_equal_those_of_all_rows():
     fed, model = fitted()
     row = line(model.evaluate(fed), "all")
     both = [rows_of(fed, model, site) for site in fed.sites]
@@ -180,7 +180,7 @@ def test_groups_are_points_of_the_roc_curve_and_hold_ten_rows(task):
         assert {(round(a, 9), round(b, 9)) for a, b in mine} <= points
 
 
-def test_groups_of_a_number_show_no_row():
+def test_groups_of_a_numeric_label_hide_single_rows():
     fed, model = fitted("number")
     answer, y = rows_of(fed, model)
     [groups] = detail_of(*answer, y, 0, Floors()).groups
@@ -189,7 +189,7 @@ def test_groups_of_a_number_show_no_row():
     assert (groups[:, 1] * groups[:, 2]).sum() == pytest.approx(y.sum(), rel=1e-3)
 
 
-def test_groups_keep_the_floors_of_the_policy():
+def test_groups_respect_the_policys_minimum():
     policy = sv.Policy(min_test=25)
     fed, model = fitted(policy=policy)
     answer, y = rows_of(fed, model)
@@ -202,8 +202,8 @@ def test_groups_keep_the_floors_of_the_policy():
 
 
 @pytest.mark.parametrize("learner", [sv.HistogramForest, sv.MergedForest, sv.BOFRF])
-def test_thresholds_are_chosen_on_rows_that_trees_did_not_see(learner):
-    """And on no test row: with other labels of the test rows they are the same."""
+def test_thresholds_are_chosen_out_of_bag(learner):
+    """Thresholds do not depend on test rows: other test labels give the same thresholds."""
     fed, model = fitted(learner=learner)
     site, draws = fed.site("site 1"), model.draws(fed, [])[model.forest_.hash]
     (answer, labels), part = unseen_rows(site, fed.schema, model.forest_, draws), site.part(fed.schema)
@@ -223,8 +223,8 @@ def test_thresholds_are_chosen_on_rows_that_trees_did_not_see(learner):
     assert row["threshold"] == pytest.approx(site_threshold(site, fed.schema, model.forest_, draws), abs=5.1e-4)
 
 
-def test_figures_at_thresholds_say_of_how_many_sites_they_are():
-    """A site whose training rows are of one class chooses none; then `all` is not of all sites, and says so."""
+def test_metrics_at_thresholds_give_their_number_of_sites():
+    """A site whose training rows have one class chooses no threshold; then `all` leaves it out, and says so."""
     tables = parts(table("binary", n=300), 3)
     tables["site 2"] = tables["site 2"].filter(pl.col("label") == "no")
     fed = federate(tables, test=0.4)
@@ -237,7 +237,7 @@ def test_figures_at_thresholds_say_of_how_many_sites_they_are():
     assert line(model.evaluate(fed), "all")["note"] == ""
 
 
-def test_no_threshold_where_nobody_knows_what_trees_saw():
+def test_no_threshold_without_out_of_bag_rows():
     fed, model = fitted()
     site = fed.site("site 0")
     for draws in (None, RowSamples((3,)), RowSamples((len(model.forest_),), bootstrap=False)):
@@ -247,7 +247,7 @@ def test_no_threshold_where_nobody_knows_what_trees_saw():
 
 
 def test_a_threshold_is_chosen_by_groups_of_rows():
-    """A model made to single out a training row finds it among others."""
+    """A model built to isolate a training row finds it only among others."""
     fed, model = fitted(policy=in_groups_of(20))
     answer, _ = unseen_rows(fed.site("site 0"), fed.schema, model.forest_, RowSamples((12,)))
     _, rows = np.unique(answer.scores[:, 1], return_counts=True)
@@ -256,7 +256,7 @@ def test_a_threshold_is_chosen_by_groups_of_rows():
     assert unseen_rows(fed.site("site 0"), fed.schema, model.forest_, RowSamples((12,))) is None
 
 
-# -- words in place of numbers
+# -- words instead of numbers
 
 
 def test_a_site_without_test_rows_and_one_of_one_class():
@@ -279,7 +279,7 @@ def test_an_evaluation_without_any_row_of_a_class():
     assert (frame["accuracy"] == 1.0).all()
 
 
-def test_details_that_are_kept_back():
+def test_details_that_are_withheld():
     fed, model = fitted(policy=sv.Policy(min_test=1000))
     frame = model.evaluate(fed)
     row = line(frame, "site 0")
@@ -291,7 +291,7 @@ def test_details_that_are_kept_back():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_details_that_are_not_possible(task):
+def test_impossible_details_are_refused(task):
     fed, model = fitted(task)
     answer, y = rows_of(fed, model)
     detail = detail_of(*answer, y, fed.schema.n_classes, Floors())
@@ -314,7 +314,7 @@ def test_details_that_are_not_possible(task):
 
 
 def test_groups_of_one_number_are_left_out():
-    """The mean of rows that have the same number, all or all but one, may tell each of them."""
+    """The mean of rows that have the same number, all or all but one, could reveal each of them."""
     y = np.concatenate([np.zeros(10), [*np.zeros(9), 7.0], [*np.zeros(8), 7.0, 9.0], np.arange(10.0)])
     answer = Answer(np.arange(40.0)[:, None], np.zeros(40, np.int64))
     [shown] = detail_of(*answer, y, 0, Floors()).groups
@@ -327,6 +327,6 @@ def test_groups_of_one_number_are_left_out():
     "draws",
     [RowSamples((3, 3), ("a",)), RowSamples((3,), ("a", "b")), RowSamples((3, 3)), RowSamples((-3, 9), ("a", "b"))],
 )
-def test_draws_that_do_not_match_their_sites_are_refused(draws):
+def test_samples_that_do_not_match_their_sites_are_refused(draws):
     with pytest.raises(sv.FormatError, match="what the trees drew does not match their sites"):
         unseen_rows(None, None, None, draws)

@@ -1,4 +1,4 @@
-"""Figures per site and overall: what scikit-learn says of the same rows, without the rows."""
+"""Metrics per site and overall equal scikit-learn's on the same rows, without moving the rows."""
 
 from dataclasses import replace
 
@@ -36,17 +36,17 @@ def fitted(task, n_sites=3, n=400, **settings):
 
 
 def judged(fed, site):
-    """The rows a site judges on, encoded."""
+    """The test rows of a site, encoded."""
     return fed.site(site).part(fed.schema, test=True)
 
 
 def answered(forest, part):
-    """What a forest answers to the rows of a site: scores and decisions."""
+    """The predictions of a forest for the rows of a site: scores and decisions."""
     return answer_of(forest, part.X, np.zeros(part.X.shape[1], bool))
 
 
 def by_sklearn(forest, parts_, least=1):
-    """Judge a forest on the rows themselves, which each site scores and counts in groups."""
+    """Evaluates a forest on the actual rows, which each site scores and counts in groups."""
     found = [in_groups(answered(forest, p), p.y, forest.schema.n_classes, least) for p in parts_]
     scores, votes, y = (np.concatenate(all_) for all_ in zip(*((*answer, y) for answer, y in found), strict=True))
     if not forest.schema.n_classes:
@@ -69,7 +69,7 @@ def figures(frame, site, model):
 
 @pytest.mark.parametrize("least", [1, 5])
 @pytest.mark.parametrize("task", TASKS)
-def test_figures_of_each_site_and_of_all(task, least):
+def test_metrics_of_each_site_and_overall(task, least):
     fed, model = fitted(task, policy=in_groups_of(least))
     frame = model.evaluate(fed)
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
@@ -94,7 +94,7 @@ def test_figures_of_each_site_and_of_all(task, least):
         assert overall[metric] == pytest.approx(value, **digits), metric
 
 
-def test_overall_figures_of_the_sites_own_models():
+def test_overall_metrics_of_site_specific_models():
     """Each site's rows are scored by its own forest; the counts are added."""
     fed, model = fitted("binary")
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
@@ -107,7 +107,7 @@ def test_overall_figures_of_the_sites_own_models():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_cold_sites_judge_the_same(task):
+def test_cold_sites_evaluate_the_same(task):
     warm, model = fitted(task)
     cold = federate(parts(table(task, n=400), 3), test=0.3, cold=True)
     assert repr(model.evaluate(warm).rows()) == repr(model.evaluate(cold).rows())
@@ -123,7 +123,7 @@ def test_each_site_its_own_model():
         assert model.forests_[site] != model.forests_[other]
 
 
-def test_a_site_that_was_not_there():
+def test_an_absent_site():
     fed, _ = fitted("binary")
     model = sv.LocalForest(n_estimators=2, max_depth=2).fit(fed)
     with pytest.raises(InputError, match="no model for site 'site 3'"):
@@ -134,7 +134,7 @@ def test_a_site_that_was_not_there():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_gains_over_what_a_site_has_alone(task):
+def test_gains_over_the_local_model(task):
     fed, model = fitted(task)
     frame = model.evaluate(fed)
     local = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).forests_
@@ -143,7 +143,7 @@ def test_gains_over_what_a_site_has_alone(task):
         alone, joined, pooled = (figures(frame, site, name) for name in ("local", "federated", "pooled"))
         assert [alone[name] for name in GAINS] == [None, None, None, False]
         better = alone[first] - joined[first] if task == "number" else joined[first] - alone[first]
-        assert joined["gain"] == pytest.approx(better)  # of figures that are rounded
+        assert joined["gain"] == pytest.approx(better)  # of rounded metrics
         part, at = judged(fed, site), fed.site(site)
         answers = [answered(forest, part).scores for forest in (local[site], model.forest_)]
         between = intervals(answers, 0, part.y, fed.schema.n_classes, at.sampling_key)[1]
@@ -156,7 +156,7 @@ def test_gains_over_what_a_site_has_alone(task):
     assert (overall["gain_low"], overall["gain_high"], overall["use"]) == (None, None, False)
 
 
-def test_the_same_model_gains_nothing_for_sure():
+def test_identical_models_have_no_gain():
     fed, _ = fitted("binary")
     frame = sv.LocalForest(n_estimators=8, max_depth=4).fit(fed).evaluate(fed)
     for site in fed.sites:
@@ -164,7 +164,7 @@ def test_the_same_model_gains_nothing_for_sure():
         assert (row["gain"], row["gain_low"], row["gain_high"]) == (0.0, 0.0, 0.0)
 
 
-def test_few_test_rows_show_no_interval():
+def test_few_test_rows_give_no_interval():
     frame = table(n=200)
     fed = federate({"few": frame[:12], "many": frame[12:]}, test=0.4)
     evaluated = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
@@ -174,7 +174,7 @@ def test_few_test_rows_show_no_interval():
 
 
 def test_votes_decide_classes_and_scores_rank():
-    """A forest whose trees vote is right where its votes are, which need not be where its scores are."""
+    """A forest whose trees vote is right where its votes are, which may differ from where its scores are."""
     fed, _ = fitted("binary", n=600)
     model = sv.HistogramForest(n_estimators=5, max_depth=2, max_features=1).fit(fed)
     voting = replace(model.forest_, combine="vote", gain=None)
@@ -197,8 +197,8 @@ def test_votes_decide_classes_and_scores_rank():
 
 @pytest.mark.parametrize("task", ["binary", "number"])
 @pytest.mark.filterwarnings("ignore:.* absent at")
-def test_a_site_that_lacks_columns(task):
-    """Trees that ask about a column which a site lacks abstain there; if all do, there are no figures, and no crash."""
+def test_a_site_with_missing_columns(task):
+    """Trees that use a column which a site lacks abstain there; if all do, there are no metrics and no crash."""
     tables = parts(table(task, n=400), 3)
     tables["site 1"] = tables["site 1"].drop("age")
     fed = federate(tables, test=0.3)
@@ -227,7 +227,7 @@ def test_a_site_that_lacks_columns(task):
 
 
 def lying(change):
-    """Make a kind of federation whose first site changes its figures before they leave."""
+    """Makes a kind of federation whose first site changes its metrics before they leave."""
 
     def twist(site, data):
         envelope = wire.decode(data, Envelope)
@@ -258,7 +258,7 @@ def test_impossible_intervals_are_refused(wrong):
         model.evaluate(fed)
 
 
-def test_gains_against_a_model_that_is_not_there():
+def test_gains_over_a_missing_model():
     fed, _ = fitted("binary")
     named, own = fed.blob(fed.schema.to_json().encode()), [LocalModel(Settings(n_estimators=2))]
     for against in (-2, 1):
@@ -266,10 +266,10 @@ def test_gains_against_a_model_that_is_not_there():
             fed.ask(EvaluateModels(schema=named, candidates=own, feature_key=np.zeros(2, np.uint64), against=against))
 
 
-# -- parts on which little can be said
+# -- parts with too few rows
 
 
-def test_a_test_part_of_one_class_shows_what_is_undefined():
+def test_a_test_set_of_one_class_has_undefined_metrics():
     frame = table(n=200)
     fed = federate({"no": frame.filter(pl.col("label") == "no"), "mixed": frame, "tiny": frame[:1]}, test=0.3)
     evaluated = sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed).evaluate(fed)
@@ -305,7 +305,7 @@ def test_before_it_is_fitted():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_on_a_table(task):
-    """Every model is evaluated on the same rows, a path or a frame."""
+    """Every model is evaluated on the same rows, from a path or a data frame."""
     fed, model = fitted(task)
     other = table(task, n=150, seed=5)
     evaluated = model.evaluate(fed, other)
@@ -328,10 +328,10 @@ def test_on_a_table(task):
         assert repr(same[0]) == repr(same[1])
 
 
-# -- what is told, and to whom
+# -- what is disclosed, and to whom
 
 
-def test_only_figures_and_counts_leave_a_site():
+def test_only_metrics_and_counts_leave_a_site():
     fed, model = fitted("binary")
     before = len(fed.transport.record)
     model.evaluate(fed)
@@ -351,7 +351,7 @@ def test_models_travel_once():
 
 @pytest.mark.parametrize("kind", [EvaluateModels, CountByScore])
 def test_a_model_of_another_schema_is_refused(kind):
-    """Its features may be more than the rows have: walking it would read beyond them."""
+    """It may have more features than the rows: walking it would read beyond them."""
     fed, model = fitted("binary")
     few = replace(model.forest_, gain=None)
     schema = fed.schema
@@ -369,10 +369,10 @@ def test_a_model_of_another_schema_is_refused(kind):
         fed.ask(question) if kind is EvaluateModels else fed.total(question)
 
 
-def test_a_question_without_a_model_is_refused():
+def test_a_request_without_a_model_is_refused():
     fed, _ = fitted("binary")
     named = fed.blob(fed.schema.to_json().encode())
-    for candidate in (named, LocalModel(Settings(n_estimators=2))):  # of no known kind, and of one
+    for candidate in (named, LocalModel(Settings(n_estimators=2))):  # of unknown kind, and of a single one
         question = EvaluateModels(schema=named, candidates=[candidate], feature_key=np.zeros(2, np.uint64))
         if candidate is named:
             with pytest.raises(sv.SiteError, match="could not read what it was sent"):
@@ -381,8 +381,8 @@ def test_a_question_without_a_model_is_refused():
             assert len(fed.ask(question)) == 3
 
 
-def test_rows_of_one_class_have_no_figures_in_groups():
-    """Nor those with one row of another class: groups do not tell the two apart. All rows are counted in sums."""
+def test_groups_of_one_class_have_no_metrics():
+    """Nor groups with one row of another class: the two cannot be distinguished. Sums count all rows."""
     frames = parts(table(), 2)
     for other in (0, 1):
         first = pl.int_range(pl.len()) < other
@@ -395,7 +395,7 @@ def test_rows_of_one_class_have_no_figures_in_groups():
         assert figures(frame, "all", "federated")["rows"] == sum(len(judged(fed, site)) for site in fed.sites)
 
 
-def test_which_variant_it_is_that_a_site_should_use():
+def test_the_recommended_variant():
     fed, _ = fitted("binary", n=600)
     model = sv.BOFRF(n_estimators=6, max_depth=4).fit(fed)
     rows = evaluate(fed, model.schema_, model.candidates(fed), model.feature_key()).rows

@@ -1,4 +1,4 @@
-"""Whether a gain is more than noise: DeLong against its definition, resamples against the rows they stand for."""
+"""Significance of gains: DeLong against its definition, resampling against explicit rows."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ KEY = make_key(0, "rows")
 
 
 def two(n, seed, levels=10**6, strength=(1.0, 0.5)):
-    """Scores of two models that share some of their noise, with ties if levels are few; classes as bools."""
+    """Scores of two models that share some noise, with ties if levels are few; classes as bools."""
     rng = np.random.default_rng(seed)
     positive = rng.permutation(np.arange(n) < max(2, n // 3))
     shared = rng.normal(size=n)
@@ -39,7 +39,7 @@ def columns(scores):
 
 
 def delong_naive(a, b, positive):
-    """By the definition: every pair of a positive and a negative row, O(n^2)."""
+    """By definition: every pair of a positive and a negative row, O(n^2)."""
 
     def psi(scores):
         x, y = scores[positive][:, None], scores[~positive][None, :]
@@ -54,7 +54,7 @@ def delong_naive(a, b, positive):
 
 
 @given(st.integers(6, 80), st.integers(0, 2**32 - 1), st.sampled_from([2, 5, 20, 10**6]))
-def test_delong_is_what_pairs_of_rows_say(n, seed, levels):
+def test_delong_equals_its_definition_by_pairs(n, seed, levels):
     (a, b), positive = two(n, seed, levels)
     low, high, variance = delong_naive(a, b, positive)
     found = delong(a, b, positive)
@@ -76,8 +76,8 @@ def test_midranks():
 
 
 @pytest.mark.parametrize("strength", [(0.8, 0.8), (1.2, 0.6)])
-def test_intervals_hold_the_truth_as_often_as_they_say(strength):
-    """Over many row sampling, 95 in 100 intervals hold the true difference."""
+def test_intervals_have_their_nominal_coverage(strength):
+    """Over many samples, 95 in 100 intervals contain the true difference."""
     from math import erf
 
     def auc(s):
@@ -96,7 +96,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(strength):
 
 
 def naive_resamples(answers, y, n_classes, numbers):
-    """Write out the rows that were drawn, and evaluate them with scikit-learn."""
+    """Writes out the sampled rows and evaluates them with scikit-learn."""
     groups = [np.flatnonzero(y == c) for c in range(n_classes)] if n_classes else [np.arange(len(y))]
     starts, members = np.cumsum([0, *map(len, groups)]), np.concatenate(groups)
     found = []
@@ -132,7 +132,7 @@ def numbers(n=60, seed=0):
 
 @pytest.mark.parametrize("n_classes", [0, 3])
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_resamples_are_the_rows_they_stand_for(n_classes, n_jobs):
+def test_resampling_equals_explicit_rows(n_classes, n_jobs):
     answers, y = several() if n_classes else numbers()
     found = resampled_metrics(answers, y, n_classes, KEY, n_jobs)
     assert found.shape == (1000, 2)
@@ -140,7 +140,7 @@ def test_resamples_are_the_rows_they_stand_for(n_classes, n_jobs):
     assert len(np.unique(found[:, 0])) > 500, "draws must differ"
 
 
-def test_rows_come_equally_often():
+def test_rows_are_sampled_equally_often():
     times, total = np.empty(50, np.int32), np.zeros(50)
     for number in range(2000):
         draw_times(KEY, number, np.array([0, 20, 50]), np.arange(50), times)
@@ -151,7 +151,7 @@ def test_rows_come_equally_often():
 
 @pytest.mark.parametrize("n_classes", [0, 3])
 def test_intervals_of_resamples(n_classes):
-    """A clear gain is clear, of smaller errors too; none is none; and nothing depends on the order of models."""
+    """A clear gain is significant, also for errors; no gain is not; and the order of models does not matter."""
     answers, y = several(300, 3) if n_classes else numbers(300)
     found = intervals([*answers, answers[0]], 0, y, n_classes, KEY)
     assert np.isnan(found[0]).all()
@@ -161,13 +161,13 @@ def test_intervals_of_resamples(n_classes):
     assert turned[0] == pytest.approx(-found[1][::-1], abs=1e-12)
 
 
-def test_very_many_rows_are_drawn_less_often(monkeypatch):
+def test_large_tables_use_fewer_resamples(monkeypatch):
     monkeypatch.setattr("silvan.algorithms.evaluation.score_quality.ROWS_DRAWN", 60 * 250)
     answers, y = numbers()
     assert len(resampled_metrics(answers, y, 0, KEY, 1)) == 250
 
 
-# -- where there is none
+# -- where there is no interval
 
 
 def test_few_rows_have_no_interval():
@@ -189,7 +189,7 @@ def test_few_rows_have_no_interval():
     assert np.isnan(intervals([np.zeros((0, 2))] * 2, 0, np.zeros(0, np.int32), 2, KEY)).all()
 
 
-def test_a_class_that_is_rare_or_absent():
+def test_a_rare_or_absent_class():
     answers, y = several(60)
     y[np.flatnonzero(y == 2)[3:]] = 0
     assert np.isnan(intervals(answers, 0, y, 3, KEY)).all()
@@ -197,7 +197,7 @@ def test_a_class_that_is_rare_or_absent():
     assert np.isfinite(intervals(answers, 0, y, 3, KEY)[1]).all(), "the interval is of the two others"
 
 
-def test_a_model_that_says_nothing():
+def test_a_constant_model():
     (a, b), positive = two(40, 0)
     silent = np.full((40, 2), np.nan)
     y = positive.astype(np.int32)
@@ -208,8 +208,8 @@ def test_a_model_that_says_nothing():
     assert np.isnan(intervals([columns(a), columns(b)], -1, y, 2, KEY)).all()
 
 
-def test_a_spread_of_zero_is_no_certainty():
-    """Two models that rank all rows right differ in scores; that they are equally good is not known for sure."""
+def test_zero_spread_is_not_certainty():
+    """Two models that rank all rows correctly have different scores; that they are equally good is not certain."""
     y = np.array([0, 1] * 10, np.int32)
     right, other = columns(y * 0.5 + 0.25), columns(y * 0.8 + 0.1)
     assert np.isnan(intervals([right, other], 0, y, 2, KEY)[1]).all()
@@ -221,7 +221,7 @@ def test_a_spread_of_zero_is_no_certainty():
 
 
 @given(st.integers(2, 12), st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(0, 100))
-def test_folds_hold_as_many_of_each_class(n_folds, sizes, seed):
+def test_folds_are_stratified(n_folds, sizes, seed):
     groups = np.repeat(np.arange(len(sizes)), sizes)
     fold = folds_of(make_key(seed, "rows"), np.arange(len(groups), dtype=np.uint64), groups, n_folds)
     for group in [groups >= 0, *(groups == g for g in range(len(sizes)))]:
@@ -229,7 +229,7 @@ def test_folds_hold_as_many_of_each_class(n_folds, sizes, seed):
         assert counts.max() - counts.min() <= 1
 
 
-def test_folds_follow_the_rows_and_the_key():
+def test_folds_follow_from_rows_and_key():
     keys, groups = np.arange(50, dtype=np.uint64), np.arange(50) % 2
     fold = folds_of(KEY, keys, groups, 5)
     turned = np.random.default_rng(0).permutation(50)

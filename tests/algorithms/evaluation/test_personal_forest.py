@@ -1,4 +1,4 @@
-"""The forest that a site makes of the shared one, its own rows and its own trees, and keeps."""
+"""The forest that a site builds from the shared one, its rows and its trees, and that never leaves it."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ SMALL = {"n_estimators": 8, "max_depth": 4}
 
 
 def ingredients(fed, site="site 1", **learner):
-    """A fitted AutoForest, and what a site makes its forest of."""
+    """A fitted AutoForest, and what a site builds its forest from."""
     model = sv.AutoForest(**SMALL, calibrate=False, **learner).fit(fed)
     own = sv.LocalForest(**SMALL).fit(fed).forests_[site].bare()
     return model, Ingredients(model.forest_, model.draws(fed, [])[model.forest_.hash], own)
@@ -43,8 +43,8 @@ def leaf_of(forest, tree, x):
 
 @pytest.mark.parametrize("refit_leaves", [True, False])
 @pytest.mark.parametrize("task", ["binary", "several", "number"])
-def test_leaf_values_are_of_the_sites_rows(task, refit_leaves):
-    """Row by row: those that the i-th tree of the site draws count in the i-th tree of everybody, five at least."""
+def test_leaf_values_come_from_the_sites_rows(task, refit_leaves):
+    """Row by row: rows in the sample of the site's i-th tree count in the i-th tree of every site, at least five."""
     fed = federate(parts(table(task, n=180), 3))
     _, parts_of = ingredients(fed, refit_leaves=refit_leaves)
     site, forest = fed.site("site 1"), parts_of.shared
@@ -65,7 +65,7 @@ def test_leaf_values_are_of_the_sites_rows(task, refit_leaves):
     assert replace(fitted, value=forest.value) == forest
 
 
-def test_a_row_is_not_scored_by_leaf_values_that_it_is_in():
+def test_rows_are_not_scored_by_leaf_values_they_contributed_to():
     fed = federate(parts(table(n=90), 2))
     _, parts_of = ingredients(fed, refit_leaves=False)
     site = fed.site("site 1")
@@ -79,7 +79,7 @@ def test_a_row_is_not_scored_by_leaf_values_that_it_is_in():
 
 
 @pytest.mark.parametrize("mix", [(0.0, 0.0), (0.25, 0.5), (0.0, 1.0), (0.5, 0.0), (0.75, 0.25), (1.0, 0.0)])
-def test_a_mix_is_made_as_it_was_scored(monkeypatch, mix):
+def test_a_mix_is_built_as_it_was_scored(monkeypatch, mix):
     monkeypatch.setattr(personal_forest, "likely_mix", lambda judged, y: MIXES.index(mix))
     frame = table(n=180)
     fed = federate(parts(frame, 3), test=0.25)
@@ -94,21 +94,21 @@ def test_a_mix_is_made_as_it_was_scored(monkeypatch, mix):
     assert sum(made.draws.sizes) == len(made.forest)
     chosen = choose_mix(site, fed.schema, parts_of)
     scored = score_unseen(site, fed.schema, made.forest, made.draws)
-    if own in (0.0, 1.0):  # otherwise as many own trees as shared ones are silent, in each row another number
+    if own in (0.0, 1.0):  # otherwise the number of local and shared trees that abstain differs from row to row
         np.testing.assert_allclose(scored.scores, chosen.scores[chosen.choice], rtol=1e-9)
     found = model.evaluate(fed).filter((pl.col("model") == "federated") & (pl.col("site") == "site 1"))
     assert found["threshold"].is_not_null().all()
 
 
 def differing(n=450):
-    """Three sites; at the last what age does depends on the ward, and few rows are there."""
+    """Three sites; at the last, the effect of age depends on the ward, and few rows are there."""
     tables = parts(table(n=n), 3)
     flip = pl.when(pl.col("ward") == "a").then(pl.col("label")).otherwise(pl.lit("no"))
     return tables | {"site 2": tables["site 2"].with_columns(label=flip)}
 
 
 @pytest.mark.parametrize("settings", [{"sums": "masked"}, {"cold": True}, {"n_jobs": 2}, {"signed": True}])
-def test_the_same_forest_however_sites_are_run(settings):
+def test_the_forest_does_not_depend_on_how_sites_run(settings):
     plain, other = (
         sv.AutoForest(**SMALL, calibrate=False).fit(federate(differing(), **more)) for more in ({}, settings)
     )
@@ -119,18 +119,18 @@ def test_the_same_forest_however_sites_are_run(settings):
     assert plain.choices_ == other.choices_
 
 
-def test_judged_at_the_site_as_the_forest_that_it_made():
-    """A question that says of what it is made, and one that holds the forest, give the same figures."""
+def test_a_site_evaluates_the_forest_that_it_built():
+    """A request that describes the forest and one that contains it give the same metrics."""
     fed = federate(differing(), test=0.3)
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
-    again = federate(differing(), test=0.3)  # whose sites know nothing of the trees that were signed
+    again = federate(differing(), test=0.3)  # whose sites do not know the signed trees
     first, second = (model.evaluate(one).filter(pl.col("site") != "all") for one in (fed, again))
     assert first.equals(second)
     assert model.evaluate(again, table(n=90)).filter(model="federated").height >= 3
 
 
-def test_over_all_sites_each_is_scored_by_its_own():
-    """Figures over all sites are of one ranking of all rows, as those of other models beside them."""
+def test_overall_metrics_use_each_sites_forest():
+    """Metrics over all sites rank all rows together, as for the other models."""
     fed = federate(differing(), test=0.3)
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     scores, labels = [], []
@@ -144,7 +144,7 @@ def test_over_all_sites_each_is_scored_by_its_own():
     assert not found["note"]
 
 
-def test_a_mean_of_sites_is_not_set_beside_a_ranking_of_all_rows():
+def test_a_mean_over_sites_is_not_compared_with_an_overall_ranking():
     """Where models differ by site and cannot be summed, the line says so, and has no gain."""
     fed = federate(differing(), test=0.3)
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
@@ -157,8 +157,8 @@ def test_a_mean_of_sites_is_not_set_beside_a_ranking_of_all_rows():
 # -- what does not leave
 
 
-def test_nothing_of_it_leaves():
-    """Neither its leaf values nor their bytes stand in any message; the ledger says that it stays."""
+def test_the_personal_forest_never_leaves():
+    """No message contains its leaf values or their bytes; the ledger says that it stays."""
     fed = federate(differing(), Recorded, test=0.3, policy=PolicyBetweenMachines())
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     model.evaluate(fed)
@@ -167,7 +167,7 @@ def test_nothing_of_it_leaves():
     sent = [data for _, _, data in fed.transport.record]
     for site, forest in made.items():
         own = forest.value[: len(model.forest_.value)]
-        changed = own[(own * 2**20 % 1 != 0).all(axis=1)]  # not 0, 1 or a half, which stand in any forest
+        changed = own[(own * 2**20 % 1 != 0).all(axis=1)]  # not 0, 1 or a half, which occur in any forest
         sent_before = {value.tobytes() for value in model.forest_.value}
         changed = [value for value in changed if value.tobytes() not in sent_before]
         assert len(changed) > 10
@@ -177,8 +177,8 @@ def test_nothing_of_it_leaves():
         assert "a forest that stays there" in lines[0]
 
 
-def test_between_machines_it_is_not_among_the_forests(monkeypatch):
-    """The coordinator of sites elsewhere has the shared forest alone, and says who has another."""
+def test_between_machines_the_coordinator_lacks_personal_forests(monkeypatch):
+    """A remote coordinator has only the shared forest, and says which sites have another."""
     monkeypatch.setattr("silvan.federation.federation.Federation.local_sites", {})
     model = sv.AutoForest(**SMALL, calibrate=False).fit(federate(differing()))
     assert model.at_sites_
@@ -197,7 +197,7 @@ def judge_mixed(fed, model, own, made_in, site="site 2"):
     return evaluate(fed, model.schema_, [("federated", made)], np.zeros(2, np.uint64), model.draws(fed, []), by=()).rows
 
 
-def test_trees_of_others_are_not_taken_for_the_sites_own():
+def test_trees_of_other_sites_are_not_mistaken_for_local_ones():
     fed = federate(differing(), test=0.3)
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     right = model._made["site 2"]
@@ -208,8 +208,8 @@ def test_trees_of_others_are_not_taken_for_the_sites_own():
             judge_mixed(fed, model, *wrong)
 
 
-def test_each_forest_that_a_mix_is_made_of_counts_as_a_model():
-    """A coordinator cannot have many forests fitted to a site's rows and judged: each is a model, and few are."""
+def test_every_forest_in_a_mix_counts_as_a_model():
+    """A coordinator cannot have many forests fitted to a site's rows and evaluated: each counts as a model."""
     fed = limited(federate(differing(), test=0.3), models=4)
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     model.evaluate(fed)
@@ -223,8 +223,8 @@ def test_each_forest_that_a_mix_is_made_of_counts_as_a_model():
 
 
 @pytest.mark.parametrize(("n", "told"), [(4, False), (40, True)])
-def test_a_leaf_that_singles_out_few_rows_learns_nothing_of_them(n, told):
-    """Whatever leaves a coordinator forges: where fewer than five rows are, their labels do not matter."""
+def test_leaves_with_few_rows_ignore_their_labels(n, told):
+    """Whatever a coordinator forges: where there are fewer than five rows, their labels do not matter."""
     frame = table(n=300).select("age", "label").filter(pl.col("age").is_not_null())
     fed = federate(parts(frame, 3))
     model = sv.AutoForest(n_estimators=8, max_depth=1, max_features=None, refit_leaves=False).fit(fed)
@@ -239,7 +239,7 @@ def test_a_leaf_that_singles_out_few_rows_learns_nothing_of_them(n, told):
 
 
 FORGED = [
-    {"draws": RowSamples((1,), ("",))},  # of fewer trees than there are
+    {"draws": RowSamples((1,), ("",))},  # with fewer trees than there are
     {"draws": RowSamples((), ())},
     {"draws": RowSamples((10**11,), ("",))},
     {"draws": RowSamples((32,), ("",), bootstrap=False)},  # all rows would count
@@ -248,8 +248,8 @@ FORGED = [
 
 
 @pytest.mark.parametrize("wrong", FORGED)
-def test_forged_questions_are_read_before_rows_are(wrong):
-    """One error, whatever the rows are: neither a crash of the site's process nor a mix that is told by an error."""
+def test_forged_requests_are_refused_before_rows_are_read(wrong):
+    """One error, whatever the rows are: no crash of the site's process, and no mix revealed by an error."""
     fed = federate(differing(), test=0.3)
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     made = model._made["site 2"]
@@ -259,8 +259,8 @@ def test_forged_questions_are_read_before_rows_are(wrong):
         evaluate(fed, model.schema_, [("federated", models)], np.zeros(2, np.uint64), model.draws(fed, []))
 
 
-def test_a_site_that_is_lost_on_the_way():
-    """The others judge what they made all the same: which rows the shared trees drew is known of all that grew them."""
+def test_a_site_lost_on_the_way():
+    """The others evaluate their models anyway, because every site that grew the shared trees knows their samples."""
 
     def lose(site, data):
         lost = (site, wire.decode(data, Envelope).kind) == ("site 0", "HalvesGap")
@@ -275,8 +275,8 @@ def test_a_site_that_is_lost_on_the_way():
     assert found.filter(model="federated")["auc"].is_not_nan().all()
 
 
-def test_class_weights_leave_it_out():
-    """Weights are the coordinator's word, and large ones would make a leaf of many rows tell of one."""
+def test_it_is_refused_with_class_weights():
+    """The coordinator sets the weights, and large ones could make a leaf of many rows reveal one of them."""
     with pytest.raises(InputError, match="have no class_weight"):
         sv.AutoForest(**SMALL, calibrate=False, fit_leaves=True, class_weight="balanced").fit(federate(differing()))
     model = sv.AutoForest(**SMALL, calibrate=False, class_weight="balanced").fit(federate(differing()))

@@ -1,4 +1,4 @@
-"""Rare classes: weights, thresholds chosen on training rows, and a word where a class is never predicted."""
+"""Rare classes: weights, thresholds chosen on training rows, and a note if a class is never predicted."""
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ LEARNERS = [sv.HistogramForest, sv.MergedForest, sv.BOFRF]
 
 
 def rare(n=600, seed=0):
-    """A table in which 25 rows are of the second class, which hardly shows."""
+    """A table in which 25 rows have the second class, which is hard to predict."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) < 25
     X = rng.normal(size=(n, 4)) + 0.7 * y[:, None]
@@ -30,8 +30,8 @@ def rare_federation(**settings):
 
 @pytest.mark.parametrize("threshold", ["youden", 0.2])
 @pytest.mark.parametrize("learner", [sv.HistogramForest, sv.AutoForest])
-def test_sensitivity_is_at_the_threshold_that_decides(learner, threshold):
-    """Where a threshold is set, all figures are of what ``predict`` answers."""
+def test_sensitivity_uses_the_decision_threshold(learner, threshold):
+    """With a threshold set, all metrics follow what ``predict`` returns."""
     fed = rare_federation()
     model = learner(**SMALL, threshold=threshold).fit(fed)
     found = model.evaluate(fed).filter(model="federated")
@@ -44,8 +44,8 @@ def test_sensitivity_is_at_the_threshold_that_decides(learner, threshold):
         assert row["f1"] == pytest.approx(sk.f1_score(part.y, decided), abs=1e-3)
 
 
-def test_many_classes_that_are_never_predicted_are_one_warning():
-    """A number that is taken for classes has hundreds."""
+def test_classes_never_predicted_give_one_warning():
+    """A numeric label read as classes has hundreds of them."""
     rng = np.random.default_rng(0)
     frame = pl.DataFrame({"a": rng.normal(size=300), "label": rng.integers(0, 90, 300)})
     fed = federate(parts(frame, 2), test=0.4, schema=sv.Schema.of(["a"], sv.Label("label", tuple(range(90)))))
@@ -83,7 +83,7 @@ def test_a_rare_class_is_predicted_with_weights_or_a_threshold(learner, paramete
         assert model.rounds_ <= model.expected_rounds
 
 
-def test_figures_are_those_of_the_threshold():
+def test_metrics_follow_the_threshold():
     fed = rare_federation()
     model = sv.MergedForest(**SMALL, threshold=0.1).fit(fed)
     assert model.threshold_ == 0.1
@@ -96,7 +96,7 @@ def test_figures_are_those_of_the_threshold():
 
 
 @pytest.mark.parametrize("sums", ["trusted", "masked"])
-def test_the_threshold_is_the_same_however_sums_are_made(sums):
+def test_the_threshold_does_not_depend_on_the_kind_of_sums(sums):
     fed = rare_federation(sums=sums)
     model = sv.HistogramForest(**SMALL, threshold="youden").fit(fed)
     assert model.forest_ == sv.HistogramForest(**SMALL).fit(fed).forest_
@@ -113,7 +113,7 @@ def test_the_threshold_is_the_same_however_sums_are_made(sums):
         (sv.LocalForest, "f1", "cannot be chosen by this learner"),
     ],
 )
-def test_thresholds_that_make_no_sense(learner, threshold, message):
+def test_invalid_thresholds(learner, threshold, message):
     with pytest.raises(InputError, match=message):
         learner(2, max_depth=2, threshold=threshold).fit(federate(parts(table(n=60), 2)))
 
@@ -123,7 +123,7 @@ def test_thresholds_are_for_two_classes():
         sv.MergedForest(2, threshold=0.3).fit(federate(parts(table("several", n=60), 2)))
 
 
-def test_no_threshold_without_rows_that_trees_did_not_see():
+def test_no_threshold_rule_without_out_of_bag_rows():
     with pytest.raises(InputError, match="bootstrap=True, or give a number"):
         sv.HistogramForest(2, max_depth=2, threshold="f1", bootstrap=False).fit(federate(parts(table(n=60), 2)))
 

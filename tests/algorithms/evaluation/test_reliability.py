@@ -1,4 +1,4 @@
-"""Calibrated scores, intervals and sets of classes: from rows that trees did not learn from."""
+"""Calibrated scores, intervals and prediction sets, all from out-of-bag rows."""
 
 from dataclasses import replace
 
@@ -96,7 +96,7 @@ def test_a_site_moves_the_shared_curve_by_its_own_rows(both):
 
 
 @pytest.mark.parametrize("sums", ["masked", "ring"])
-def test_hidden_sums_give_the_same_curve_and_errors(both, sums):
+def test_masked_sums_give_the_same_curve_and_errors(both, sums):
     _, _, model = both
     assert sv.AutoForest(**SMALL, intervals=True).fit(heart(sums=sums)).forest_ == model.forest_
 
@@ -130,16 +130,16 @@ def test_several_classes_are_calibrated():
 
 # -- intervals
 @pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 0.95])
-def test_an_interval_holds_the_conformal_share_of_errors(coverage):
+def test_an_interval_covers_the_conformal_share_of_errors(coverage):
     errors = np.sort(np.random.default_rng(1).normal(size=199))
     knots = np.stack([np.concatenate([[errors[0] - 1e-9], errors]), np.arange(200.0)])
     reach = interval_reach(knots, coverage)
     needed = int(np.ceil(200 * coverage))
-    # between two errors rows count in part: the exact rule is within a row of it
+    # rows between two errors count in part: the exact rule is within one row of it
     assert abs(np.sum(np.abs(errors) <= reach) - needed) <= 1
 
 
-def test_intervals_cover_new_rows_as_often_as_asked():
+def test_intervals_cover_new_rows_as_often_as_requested():
     fed = sv.federate_rows(numbers(1600), site="site", label="label", test=0.5)
     model = sv.HistogramForest(n_estimators=60, max_depth=6, intervals=True).fit(fed)
     inside = []
@@ -154,7 +154,7 @@ def test_intervals_cover_new_rows_as_often_as_asked():
     assert np.mean(inside) == pytest.approx(0.9, abs=0.035)  # three standard errors
 
 
-def test_sets_hold_the_true_class_as_often_as_asked(both):
+def test_sets_contain_the_true_class_as_often_as_requested(both):
     fed, _, model = both
     inside = []
     for site in fed.active:
@@ -184,7 +184,7 @@ def test_a_forest_keeps_curve_and_errors_in_its_file(both, tmp_path):
 
 
 # -- what sites reveal
-def test_no_error_of_fewer_rows_than_a_group_leaves_a_site():
+def test_errors_of_fewer_rows_than_a_group_stay_at_the_site():
     fed = sv.federate_rows(numbers(), site="site", label="label")
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     rng = np.random.default_rng(0)
@@ -212,7 +212,7 @@ def _keep(fed, forest):
     return KeepAdjusted(schema=blob, model=SentModel(fed.blob(forest.to_bytes()), "", draws, None, adjust=True))
 
 
-def test_errors_are_counted_of_models_whose_draws_are_known():
+def test_errors_need_known_samples():
     fed = heart()
     forest = sv.HistogramForest(**SMALL).fit(fed).forest_
     request = CountErrors(
@@ -349,7 +349,7 @@ def test_forged_curves_and_errors_are_refused(both, forged):
         replace(both[1].forest_.plain(), **forged)
 
 
-def test_error_tables_are_read_off_the_cells_that_hold_rows(both):
+def test_error_tables_use_nonempty_cells(both):
     forest = both[1].forest_.plain()
     counts = np.zeros(len(error_edges(forest)) - 1, np.int64)
     assert error_table(forest, counts) is None
@@ -359,7 +359,7 @@ def test_error_tables_are_read_off_the_cells_that_hold_rows(both):
     assert values.tolist() == error_edges(forest)[[3, 4, 5, 9, 10]].tolist()
 
 
-def test_scores_of_rows_that_all_trees_saw_are_left_out(both):
+def test_rows_in_all_samples_are_left_out(both):
     fed, plain, _ = both
     site = fed.site("VA")
     drawn_all = RowSamples((len(plain.forest_),), bootstrap=False)

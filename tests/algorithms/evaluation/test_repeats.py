@@ -1,4 +1,4 @@
-"""Many splits: every row is evaluated, intervals that hold, and figures that are the means of those of the splits."""
+"""Repeated splits: every row is evaluated, intervals hold, and metrics are means over the splits."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from silvan.errors import InputError
 
 
 @pytest.mark.parametrize(("test", "n"), [(0.0, 10), (0.1, 10), (0.2, 5), (0.3, 3), (0.5, 2), (0.9, 2)])
-def test_every_row_is_judged_as_often_as_is_said(test, n):
+def test_every_row_is_evaluated_in_each_repeat(test, n):
     fed = federate(parts(table(n=90), 2), test=0.2)
     folds = folds_of(test, 2)
     assert len(folds) == 2 * n
@@ -45,7 +45,7 @@ def test_tables_are_read_and_encoded_once():
     assert one.cache[everything] is other.cache[everything] is encoded.cache[everything]
 
 
-def test_the_interval_is_that_of_nadeau_and_bengio():
+def test_the_interval_follows_nadeau_and_bengio():
     gains = np.array([0.1, 0.2, 0.15, 0.05, 0.1, 0.3])
     low, high = corrected_interval(gains, 0.25)
     reach = 2.5705818366147395 * gains.std(ddof=1) * np.sqrt(1 / 6 + 0.25)  # the 97.5 % quantile of t with 5 degrees
@@ -75,14 +75,14 @@ def test_means_over_splits():
     assert found["all", "local"].gain is None
 
 
-def test_of_errors_less_is_better():
+def test_smaller_errors_are_better():
     splits = [rows("a", 5.0, 4.0 + i / 100, metric="rmse") for i in range(6)]
     [_, other, *_] = over_splits(splits, folds_of(0.5, 3))
     assert other.gain == pytest.approx(0.975)
     assert best_candidate(splits[0], ["local", "other"]) == "other"
 
 
-def test_what_is_best():
+def test_the_best_model():
     assert best_candidate(rows("a", 0.5, 0.6), ["local", "other"]) == "other"
     assert best_candidate(rows("a", 0.6, 0.6), ["other", "local"]) == "other", "of equal ones the first"
     assert best_candidate(rows("a", np.nan, np.nan), ["other", "local"]) == "other"
@@ -94,7 +94,7 @@ def test_wrong_repeats(repeats):
         folds_of(0.2, repeats)
 
 
-def test_a_forest_that_knows_rows_is_refused():
+def test_a_forest_that_has_seen_rows_is_refused():
     tables = parts(table(n=60), 2)
     forest = sv.MergedForest(n_estimators=2, max_depth=2).fit(federate(tables)).forest_
     fed = federate(tables, test=0.2, forests={"site 0": forest})
@@ -103,7 +103,7 @@ def test_a_forest_that_knows_rows_is_refused():
 
 
 def test_coverage_in_small():
-    """Of a rule trained on few rows against another: the interval holds the true gain about as often as it says."""
+    """A rule trained on few rows against another: the interval contains the true gain about as often as it claims."""
     rng = np.random.default_rng(0)
 
     def accuracies(x, y, new, truth):

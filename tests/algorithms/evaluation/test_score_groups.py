@@ -1,4 +1,4 @@
-"""Rows in groups that share a score: how large they are, what they keep, and that no row's label is told."""
+"""Groups of rows that share a score: their size, what they preserve, and that no label is disclosed."""
 
 from collections import defaultdict
 from itertools import product
@@ -45,7 +45,7 @@ def test_groups_are_large_enough_and_in_order(n, n_classes, least, seed, levels)
     np.testing.assert_allclose(after.scores.mean(axis=0), before.scores.mean(axis=0), atol=1e-8)
     if n_classes:
         assert set(after.decided) <= set(before.decided)
-        # nothing but a row of another class where there was none
+        # only a row of another class where there was none
         change = np.bincount(labels, minlength=n_classes) - np.bincount(y, minlength=n_classes)
         assert np.abs(change).sum() <= 2 * n_classes
     else:
@@ -55,7 +55,7 @@ def test_groups_are_large_enough_and_in_order(n, n_classes, least, seed, levels)
         assert (np.diff(after.scores[order, -1]) >= 0).all()
 
 
-def test_every_row_by_itself():
+def test_groups_of_one_row():
     before, y = answer(30, 2), np.arange(30) % 2
     assert in_groups(before, y, 2, 1)[0] is before
     assert in_groups(before, y, 2, 1)[1] is y
@@ -67,8 +67,8 @@ def test_every_row_by_itself():
     ("n", "n_classes", "least", "levels"),
     [(5, 2, 5, 50), (10, 2, 5, 50), (9, 2, 3, 50), (10, 2, 5, 3), (9, 2, 4, 2), (6, 3, 3, 50), (6, 3, 4, 2)],
 )
-def test_no_row_has_its_label_told(n, n_classes, least, levels):
-    """Of all labels that there could be, those that are told alike leave every row at least two classes."""
+def test_no_label_is_disclosed(n, n_classes, least, levels):
+    """Labellings that give the same report leave at least two possible classes for every row."""
     for seed in range(2):
         before = answer(n, n_classes, seed, levels)
         alike = defaultdict(list)
@@ -77,19 +77,19 @@ def test_no_row_has_its_label_told(n, n_classes, least, levels):
             alike[told(*in_groups(before, y, n_classes, least))].append(y)
         for found in alike.values():
             assert all(len(np.unique(row)) > 1 for row in np.array(found).T)
-        assert len(alike) > n // least  # and something is told
+        assert len(alike) > n // least  # and something is disclosed
 
 
-def test_labels_to_count_by_follow_from_what_is_told():
-    """Also in which order they are within a group, since models are compared row by row."""
+def test_assigned_labels_follow_from_the_report():
+    """Also the order within a group, because models are compared row by row."""
     before, seen = answer(8, 2, levels=50), {}
     for labels in product(range(2), repeat=8):
         after, counted = in_groups(before, np.array(labels), 2, 3)
         assert seen.setdefault(told(after, counted), counted.tobytes()) == counted.tobytes()
 
 
-def test_one_row_set_apart_is_not_seen():
-    """Whatever its label, a row that scores unlike all others changes nothing."""
+def test_an_isolated_row_has_no_effect():
+    """A row whose score is unlike all others changes nothing, whatever its label."""
     score, y = np.zeros(40), np.arange(40) % 2
     score[7] = 1.0
     figures = []
@@ -102,7 +102,7 @@ def test_one_row_set_apart_is_not_seen():
 
 
 def honest(n, seed=0, signal=1.5, sure=1.0):
-    """Scores of a model that ranks rows well, and may be more or less sure than it should be; and labels."""
+    """Scores of a model that ranks rows well and may be over- or underconfident; and labels."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 2, n)
     return 1 / (1 + np.exp(-sure * signal * (signal * (y - 0.5) + rng.normal(size=n)))), y
@@ -111,8 +111,8 @@ def honest(n, seed=0, signal=1.5, sure=1.0):
 @pytest.mark.parametrize("n", [170, 1000])
 @pytest.mark.parametrize("signal", [0.7, 1.5, 3.0])
 @pytest.mark.parametrize("sure", [0.4, 1.0, 2.0])
-def test_an_honest_models_figures_hardly_change(n, signal, sure):
-    """Far less than they do by chance: with other rows, the AUC of these varies by 0.5 / sqrt(n) or so."""
+def test_metrics_of_an_honest_model_hardly_change(n, signal, sure):
+    """Far less than by chance: on other rows, the AUC varies by about 0.5 / sqrt(n)."""
     change = defaultdict(list)
     for seed in range(20):
         score, y = honest(n, seed, signal, sure)
@@ -125,7 +125,7 @@ def test_an_honest_models_figures_hardly_change(n, signal, sure):
         assert np.std(change[name]) < 0.15 / n**0.5, name
 
 
-def test_a_model_that_is_always_right_seems_to_err_once_a_class():
+def test_a_perfect_model_seems_to_err_once_per_class():
     y = np.arange(100) % 2
     after, labels = in_groups(of_two(0.1 + 0.8 * y), y, 2, 5)
     assert (labels != y).sum() == 2
@@ -150,6 +150,6 @@ def test_rows_of_one_class():
     assert not one_class(np.array([0, 1, 2]), 3)
 
 
-def test_of_fewer_rows_than_a_group_there_are_no_figures():
+def test_fewer_rows_than_a_group_have_no_metrics():
     assert not PolicyBetweenMachines().allows_metrics(4)
     assert PolicyBetweenMachines().allows_metrics(5)

@@ -1,4 +1,4 @@
-"""Columns that matter, from sums of losses: what brute force says, and that labels tell nothing more by them."""
+"""Importance of columns from sums of losses: equal to brute force, and without revealing more about labels."""
 
 from collections import defaultdict
 from itertools import product
@@ -14,7 +14,7 @@ import silvan as sv
 from silvan.algorithms.evaluation import column_effects
 from silvan.algorithms.evaluation.candidates import LocalModel
 from silvan.algorithms.evaluation.column_effects import ShuffleColumns, shuffle_columns
-from silvan.algorithms.evaluation.scored_rows import answer_on_test_rows
+from silvan.algorithms.evaluation.site_models import answer_on_test_rows
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.part import Part
 from silvan.forest.predict import scores
@@ -30,7 +30,7 @@ def fitted(task="binary", learner=sv.HistogramForest, n=300, **settings):
 
 
 def by_brute_force(fed, forest, repeats):
-    """Shuffle as sites do, but with all rows and labels at hand."""
+    """Shuffles as sites do, but with all rows and labels available."""
     found, rows = dict.fromkeys(fed.schema.names, 0.0), 0
     for name in fed.sites:
         part = fed.site(name).part(fed.schema, test=True)
@@ -50,7 +50,7 @@ def by_brute_force(fed, forest, repeats):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_row_by_row_it_is_what_brute_force_says(task):
+def test_single_rows_equal_brute_force(task):
     fed, model = fitted(task)
     found, wanted = model.permutation_importance(fed, repeats=2), by_brute_force(fed, model.forest_, 2)
     assert found == pytest.approx(wanted, rel=0.01, abs=1e-3 * max(wanted.values()))
@@ -60,7 +60,7 @@ def test_row_by_row_it_is_what_brute_force_says(task):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("learner", [sv.MergedForest, sv.BOFRF])
 def test_in_groups_it_is_nearly_the_same(task, learner):
-    """Of trees of sites, which carry no gains. What groups take away from a figure, many rows give back."""
+    """For trees of sites, which carry no gains. With many rows, groups cost little accuracy."""
     fed, model = fitted(task, learner, n=4800, policy=GROUPS)
     found, wanted = model.permutation_importance(fed, repeats=2), by_brute_force(fed, model.forest_, 2)
     most = max(wanted.values())
@@ -86,15 +86,15 @@ def asked(fed, learner, repeats=1, **changes):
 
 
 def told(answer, labels):
-    """What the judgement of a model counts."""
+    """What the evaluation of a model counts."""
     columns = np.column_stack([answer.scores, answer.decided, labels])
     return columns[np.lexsort(columns.T)].tobytes()
 
 
-def test_labels_tell_nothing_more_than_the_judgement_does():
-    """Of all labels of seven rows in ten, those that the judgement of the model tells alike have the same losses.
+def test_importance_reveals_no_more_about_labels_than_the_evaluation():
+    """Among all labels of seven rows out of ten, those with the same evaluation have the same losses.
 
-    One row is unlike all others in a column, so that shuffling it moves little but this row.
+    One row differs from all others in a column, so that shuffling it moves little but this row.
     """
     fed, model = fitted(n=90, policy=GROUPS)
     model.permutation_importance(fed, 1)  # so that the site has the model
@@ -115,8 +115,8 @@ def test_labels_tell_nothing_more_than_the_judgement_does():
     assert len(alike) > 2
 
 
-def test_it_counts_as_the_model_that_is_judged():
-    """One model may be evaluated: its columns may be shuffled, those of another not."""
+def test_importance_counts_as_the_evaluated_model():
+    """If one model may be evaluated, its columns may be shuffled, and those of no other model."""
     fed, model = fitted()
     limited(fed, models=1)  # that of pooled rows is the same
     model.evaluate(fed)
@@ -125,14 +125,14 @@ def test_it_counts_as_the_model_that_is_judged():
         sv.HistogramForest(3, max_depth=2).fit(fed).permutation_importance(fed)
 
 
-def test_floors_of_the_policy():
+def test_minimum_sizes_of_the_policy():
     fed, model = fitted(policy=sv.Policy(min_test=200))
     with pytest.raises(InputError, match="enough test rows"):
         model.permutation_importance(fed)
 
 
-def test_numbers_that_are_nearly_all_the_same():
-    """Of rows in groups of one number, the number is not told; a site without others says nothing."""
+def test_nearly_constant_numbers():
+    """A number shared by all rows of a group is not disclosed; a site without other rows replies nothing."""
     frame = table("number", n=200).with_columns(label=pl.when(pl.col("age") > 60).then(pl.col("label")).otherwise(0.0))
     fed = federate(parts(frame, 2), test=0.4, policy=GROUPS)
     model = sv.MergedForest(**SMALL).fit(fed)
@@ -146,7 +146,7 @@ def test_numbers_that_are_nearly_all_the_same():
         assert not shuffle_columns(site, request).rows.any()
 
 
-def test_bad_questions_and_answers():
+def test_invalid_requests_and_replies():
     fed, model = fitted()
     for repeats in (0, 101):
         with pytest.raises(InputError, match="repeats must be"):

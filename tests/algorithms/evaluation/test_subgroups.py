@@ -1,4 +1,4 @@
-"""Figures of subgroups: what brute force says, floors, and that no row's label is told by them."""
+"""Metrics of subgroups: equal to brute force, with minimum sizes, and without disclosing any label."""
 
 from collections import defaultdict
 from itertools import product
@@ -38,7 +38,7 @@ def fitted(task="binary", learner=sv.HistogramForest, n=300, **settings):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_row_by_row_it_is_what_brute_force_says(task):
+def test_single_rows_equal_brute_force(task):
     fed, model = fitted(task)
     found = model.evaluate(fed, by=["sex"])
     sex = fed.schema.names.index("sex")
@@ -61,7 +61,7 @@ def test_row_by_row_it_is_what_brute_force_says(task):
     assert "group" not in plain.columns
 
 
-def test_over_all_sites_it_is_the_mean_by_rows():
+def test_overall_subgroup_metrics_are_means_weighted_by_rows():
     fed, model = fitted(policy=GROUPS)
     found = model.evaluate(fed, by=["sex"]).filter(model="federated", group="sex = f")
     sites = found.filter(pl.col("site") != "all")
@@ -74,7 +74,7 @@ def test_over_all_sites_it_is_the_mean_by_rows():
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=120), st.integers(1, 25))
-def test_what_is_left_is_never_one_small_subgroup(codes, min_test):
+def test_the_remainder_is_never_a_single_small_subgroup(codes, min_test):
     X = np.array(codes, np.float32)[:, None]
     cells = cells_of(X, (0,), PolicyBetweenMachines(min_test=min_test))
     least = max(10, min_test)
@@ -98,7 +98,7 @@ def test_missing_values_and_several_columns():
     assert "ward = missing, sex = f" not in found  # too few
 
 
-# -- what it tells
+# -- what is disclosed
 
 
 def told(answer, labels, cells):
@@ -107,14 +107,14 @@ def told(answer, labels, cells):
 
 
 @pytest.mark.parametrize("codes", [[0] * 5 + [1] * 5, [0, 1] * 5, [0] * 7 + [1] * 3])
-def test_no_row_has_its_label_told(codes):
-    """Of all labels that there could be, those that are told alike, in each subgroup, leave every row two classes."""
+def test_no_label_is_disclosed(codes):
+    """Labellings that give the same report, in each subgroup, leave every row two possible classes."""
     rng = np.random.default_rng(0)
     score = rng.random(10)
     before = Answer(np.column_stack([1 - score, score]), (score > 0.5).astype(int))
     place = np.array(codes)
     cells = cells_of(place[:, None].astype(np.float32), (0,), sv.Policy())._replace(place=place, shown=[[0], [1]])
-    if min(np.bincount(place)) < 4:  # as sites do: what is too small is with others
+    if min(np.bincount(place)) < 4:  # as sites do: small subgroups are merged with others
         cells = cells._replace(place=np.zeros(10, int), shown=[])
     alike = defaultdict(list)
     for labels in product(range(2), repeat=10):
@@ -124,7 +124,7 @@ def test_no_row_has_its_label_told(codes):
     assert len(alike) > 2
 
 
-def test_counts_over_all_are_of_the_same_groups():
+def test_overall_counts_use_the_same_groups():
     """Another grouping of the same rows counts as another model."""
     fed, model = fitted(policy=PolicyBetweenMachines())
     limited(fed, models=1)
@@ -142,7 +142,7 @@ def test_counts_over_all_are_of_the_same_groups():
         count_by_score(site, asked)
 
 
-# -- what cannot be meant
+# -- bad input
 
 
 def test_bad_columns():
@@ -163,7 +163,7 @@ def test_bad_columns():
             check_by(fed.schema, by)
 
 
-def test_replies_that_are_not_possible():
+def test_impossible_replies_are_refused():
     fed, _ = fitted(n=90)
     sex = (fed.schema.names.index("sex"),)
     right = Subgroup([0], 10, np.zeros((1, 6)), ())

@@ -1,4 +1,4 @@
-"""Adaptive bins against a literal twin of the published procedure, and what they refuse."""
+"""Adaptive bins: compared with a literal version of the published procedure; what is refused."""
 
 import hypothesis.strategies as st
 import msgspec
@@ -31,7 +31,7 @@ def table(n=240, seed=0, missing=False, classes=2):
     frame = pl.DataFrame(X, schema=["a", "b", "c", "d"]).with_columns(
         pl.col("d").cast(pl.Int8).cast(pl.String), label=pl.Series(y), site=pl.Series(rng.integers(0, 3, n).astype(str))
     )
-    if missing:  # mostly where the label is 1, so that it matters where they go
+    if missing:  # mostly where the label is 1, so that their side matters
         lacks = [pl.Series(rng.random(n) < np.where(y == 1, 0.4, 0.1)) for _ in range(2)]
         frame = frame.with_columns(pl.when(~lacks[0]).then("a").alias("a"), pl.when(~lacks[1]).then("d").alias("d"))
     return frame
@@ -62,7 +62,7 @@ def test_the_coordinator_merges_as_published(bins, most):
     assert [(r, int(p), int(q)) for r, (q, p) in zip(means[:n], counts[:n], strict=True)] == naive
 
 
-def test_it_learns_in_a_round_a_level():
+def test_one_round_per_level():
     fed = federation(test=0.3)
     model = sv.HistogramForest(20, max_depth=5, bins="adaptive", max_bins=16, max_features=None).fit(fed)
     assert model.rounds_ <= 5 + 3
@@ -79,7 +79,7 @@ def test_cold_sites_give_the_same_forest():
 
 
 def test_enough_bins_and_one_site_find_the_best_cuts():
-    """With a bin a value nothing is merged, so a stump cuts where an exact search does."""
+    """With one bin per value nothing is merged, so a stump cuts where an exact search does."""
     rng = np.random.default_rng(3)
     X = rng.permutation(60).astype(np.float64).reshape(-1, 1)
     y = (X[:, 0] > 22).astype(int)
@@ -89,8 +89,8 @@ def test_enough_bins_and_one_site_find_the_best_cuts():
     np.testing.assert_array_equal(forest.predict(X), y)
 
 
-def test_what_is_missing_is_split_off_where_that_says_most():
-    """A column that is there for one class only: a stump parts rows with a value from those without."""
+def test_missing_values_are_split_off_where_they_inform_most():
+    """A column present for one class only: a stump separates rows with a value from those without."""
     y = np.arange(80) % 2
     X = np.where(y == 1, np.nan, np.random.default_rng(0).integers(0, 9, 80).astype(float)).reshape(-1, 1)
     fed = sv.federate_rows({"north": (X[:40], y[:40]), "south": (X[40:], y[40:])}, policy=OPEN)
@@ -115,7 +115,7 @@ def test_refused(arguments, parameters, error, text):
         sv.HistogramForest(2, max_depth=2, **{"bins": "adaptive", **parameters}).fit(fed)
 
 
-def test_sums_that_hide_their_parts_are_refused():
+def test_masked_and_ring_sums_are_refused():
     class Hiding:
         name = "ring"
 
@@ -138,7 +138,7 @@ def test_sums_that_hide_their_parts_are_refused():
         {"missing": np.zeros((0, 2), np.int32)},
     ],
 )
-def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
+def test_a_site_with_nonsense_replies_is_named(change, monkeypatch):
     kind, honest = HANDLERS["AdaptiveLevel"]
 
     def lying(site, request):
@@ -155,13 +155,13 @@ def test_a_site_that_answers_nonsense_is_named(change, monkeypatch):
 
 
 def row_less(counts):
-    """Leave a row out in the last bin of several."""
+    """Leaves out a row in the last of several bins."""
     last = np.flatnonzero(counts.sum(axis=1) > 1)[-1]
     counts[last, counts[last].argmax()] -= 1
 
 
 def rows_without_a_place(counts):
-    """Move the rows of a bin to the next: all features keep their rows."""
+    """Moves the rows of a bin to the next: all features keep their rows."""
     counts[1] += counts[0]
     counts[0] = 0
 
@@ -170,7 +170,7 @@ def rows_without_a_place(counts):
     ("change", "complaint"), [(row_less, "different rows"), (rows_without_a_place, "a bin without rows")]
 )
 def test_features_of_a_node_have_the_same_rows(change, complaint, monkeypatch):
-    """Kernels would look for rows that are lacking beyond the bins, and divide by those of an empty one."""
+    """Kernels would look for the missing rows beyond the bins, and divide by the rows of an empty bin."""
     kind, honest = HANDLERS["AdaptiveLevel"]
 
     def lying(site, request):
@@ -187,8 +187,8 @@ def test_features_of_a_node_have_the_same_rows(change, complaint, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_rounds_that_find_no_split(seed):
-    """Nodes draw one of six columns, of which one varies: whole rounds pass without a split, and nodes draw again."""
+def test_rounds_without_a_split(seed):
+    """Nodes sample one of six columns, only one of which varies: some rounds find no split, and nodes sample again."""
     n = 120
     label = np.random.default_rng(0).integers(0, 2, n)
     frame = pl.DataFrame({**{f"still {i}": np.zeros(n) for i in range(5)}, "perfect": label + 0.5, "label": label})
@@ -198,7 +198,7 @@ def test_rounds_that_find_no_split(seed):
 
 
 def encoded(fed):
-    """Every site's training rows as arrays, with the numbers that rows have in draws."""
+    """Every site's training rows as arrays, with the keys by which they are sampled."""
     parts = [fed.site(name).part(fed.schema) for name in fed.sites]
     return [(part.X, part.y, part.row_keys) for part in parts]
 
@@ -212,8 +212,8 @@ def encoded(fed):
     bootstrap=st.booleans(),
     missing=st.booleans(),
 )
-def test_forests_are_those_of_the_literal_twin(seed, least, max_bins, max_features, bootstrap, missing):
-    """Leaves hold at least as many of the rows that their tree drew, and their values are shares of these rows."""
+def test_forests_equal_the_literal_version(seed, least, max_bins, max_features, bootstrap, missing):
+    """Leaves have at least the minimum number of sampled rows, and their values are shares of these rows."""
     fed = federation(n=90, seed=seed, missing=missing, policy=sv.Policy(messages=OPEN.messages, min_leaf=1))
     given = {
         "n_estimators": 2,
@@ -234,8 +234,8 @@ def test_forests_are_those_of_the_literal_twin(seed, least, max_bins, max_featur
             waiting += node.children
 
 
-def test_splits_with_a_side_of_too_few_rows_are_taken_back(monkeypatch):
-    """Few bins put a cut where its sides look large enough: the last count finds leaves under the minimum."""
+def test_splits_with_too_few_rows_on_a_side_are_undone(monkeypatch):
+    """With few bins, a cut is placed where both sides look large enough; the last count finds leaves too small."""
     smallest = []
     honest = adaptive_forest._take_back_small
 
@@ -266,8 +266,8 @@ def test_splits_with_a_side_of_too_few_rows_are_taken_back(monkeypatch):
         {"bootstrap": False},
     ],
 )
-def test_leaves_are_counted_for_the_splits_that_were_asked_about(change, monkeypatch):
-    """A coordinator that counts the leaves of other trees than it grew is refused."""
+def test_leaves_are_counted_for_the_requested_splits_only(change, monkeypatch):
+    """A coordinator is refused if it counts the leaves of trees other than those it grew."""
     honest = adaptive_forest.AdaptiveLeaves
 
     def other(**fields):
@@ -282,7 +282,7 @@ def test_leaves_are_counted_for_the_splits_that_were_asked_about(change, monkeyp
         sv.HistogramForest(2, max_depth=2, bins="adaptive", min_samples_leaf=3).fit(federation())
 
 
-def test_leaves_are_not_counted_before_a_level_or_beside_one():
+def test_leaves_are_counted_only_after_a_level():
     fed = federation()
     empty = {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in AdaptiveLeaves.split_types.items()}
     same = {"schema": fed.blob(fed.schema.to_json().encode()), "n_trees": 1, "bootstrap": True, "max_bins": 8}

@@ -1,4 +1,4 @@
-"""Forests from summed histograms: rounds, bytes, and questions that do not hold together."""
+"""Forests from summed histograms: rounds, bytes, and inconsistent requests."""
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ TABLES = parts(table(), 3)
 @pytest.mark.parametrize("n_trees", [1, 30])
 @pytest.mark.parametrize("max_features", [1, None])
 def test_rounds(depth, n_trees, max_features):
-    """A level a round, and two for the bins, however many trees there are."""
+    """One round per level and two for the bins, however many trees there are."""
     model = sv.HistogramForest(
         n_estimators=n_trees, max_depth=depth, max_features=max_features, min_samples_leaf=1
     ).fit(federate(TABLES, policy=sv.Policy(min_leaf=1)))
@@ -36,8 +36,8 @@ def test_rounds(depth, n_trees, max_features):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_level_too_large_for_a_message(task, monkeypatch):
-    """It takes several messages, is one round all the same, and gives the same forest."""
+def test_a_level_in_several_messages(task, monkeypatch):
+    """It takes several messages but one round, and gives the same forest."""
     tables = parts(table(task), 3)
     whole, cut = federate(tables), federate(tables)
     model = sv.HistogramForest(n_estimators=5, max_depth=5).fit(whole)
@@ -51,7 +51,7 @@ def test_a_level_too_large_for_a_message(task, monkeypatch):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("cold", [False, True])
 def test_counting_along_the_rows_gives_the_same_forest(task, cold, monkeypatch):
-    """How a site counts is its own affair: gathered node by node, or along the rows as in large tables."""
+    """A site may count in any way: node by node, or along the rows as in large tables."""
     learner = sv.HistogramForest(n_estimators=6, max_depth=5)
     expected = learner.fit(federate(parts(table(task), 3))).forest_.hash
     monkeypatch.setattr(rows, "SMALL_TABLE", -1)
@@ -66,7 +66,7 @@ def test_rounds_of_adaptive_bins():
     assert model.rounds_ <= 4 + 3
 
 
-def test_rounds_of_merging_and_of_judging():
+def test_rounds_of_merging_and_evaluation():
     fed = federate(TABLES, test=0.2)
     for weights in (None, "trees", "votes"):
         model = sv.MergedForest(n_estimators=9, max_depth=4, weights=weights).fit(fed)
@@ -77,7 +77,7 @@ def test_rounds_of_merging_and_of_judging():
 
 
 def test_bytes_do_not_depend_on_the_rows():
-    """Sums travel, not rows: ten times the rows are not ten times the bytes."""
+    """Sums travel, not rows: ten times the rows do not need ten times the bytes."""
     sizes = []
     for n in (300, 3000):
         model = sv.HistogramForest(n_estimators=4, max_depth=4).fit(federate(parts(table(n=n), 3)))
@@ -85,8 +85,8 @@ def test_bytes_do_not_depend_on_the_rows():
     assert sizes[1] < 3 * sizes[0]
 
 
-def test_all_sites_send_alike():
-    """Sizes of messages tell little of a site: all answer about the same nodes."""
+def test_all_sites_send_similar_sizes():
+    """Sizes of messages reveal little about a site, because all reply about the same nodes."""
     fed = federate(parts(table(n=600), 3), Recorded)
     sv.HistogramForest(n_estimators=4, max_depth=3).fit(fed)
     shapes = {}
@@ -114,18 +114,18 @@ def test_parameters_that_do_not_fit_the_federation(given, said):
         sv.HistogramForest(**given).fit(federate(TABLES))
 
 
-# -- questions that do not hold together
+# -- inconsistent requests
 
 
 @pytest.fixture(scope="module", params=TASKS)
 def asked(request):
-    """A site, and the last question it was asked: three levels of splits."""
+    """A site and the last request it received: three levels of splits."""
     fed = federate(parts(table(request.param), 2), Recorded)
     sv.HistogramForest(n_estimators=3, max_depth=4, max_features=2).fit(fed)
     data = [d for site, way, d in fed.transport.record if site == "site 0" and way == "received"][-1]
     envelope = wire.decode(data, Envelope)
     site = fed.site("site 0")
-    site.outbox = None  # it lets no variants pass; what kernels rely on is checked all the same
+    site.outbox = None  # it allows no variants; what kernels rely on is checked anyway
     return site, envelope, wire.decode(envelope.body, GrowLevel)
 
 
@@ -200,28 +200,28 @@ WRONG = {
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_questions_that_do_not_hold_together(asked, how):
-    """Refused before any kernel sees them, and the site goes on as before."""
+def test_inconsistent_level_requests_are_refused(asked, how):
+    """Refused before any kernel runs, and the site continues as before."""
     truth = put(asked)
     assert truth.kind == "Histograms"
     assert trouble(put(asked, **WRONG[how](asked[2]))).code == "format"
     assert put(asked) == truth
 
 
-def test_too_few_rows_a_tree_are_refused(asked):
-    """With a tiny share a root has one row or two, whose histograms are these rows."""
+def test_too_few_rows_per_tree_are_refused(asked):
+    """With a tiny share, a root has one or two rows, and its histograms are these rows."""
     refused = trouble(put(asked, bootstrap=0.01))
     assert refused.code == "refused"
     assert put(asked, bootstrap=0.2).kind == "Histograms"
 
 
-def test_a_question_about_nothing(asked):
+def test_an_empty_request(asked):
     reply = put(asked, nodes=asked[2].nodes[:0], features=asked[2].features[:0])
     assert len(wire.decode(reply.body, Histograms).sums) == 0
 
 
-def test_an_older_question_again(asked):
-    """A site whose rows are further down the trees answers as it did then."""
+def test_an_older_request_repeated(asked):
+    """A site whose rows have moved further down the trees repeats its earlier reply."""
     site, _, q = asked
     cut = int(q.round_sizes[0])
     early = {

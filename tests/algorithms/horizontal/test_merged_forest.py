@@ -1,4 +1,4 @@
-"""Merged forests: whose trees, how many, with which say; and trees that are not what they should be."""
+"""Merged forests: whose trees, how many, with which weight; and invalid trees."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def merged(fed, **parameters):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_equally_many_trees_of_every_site(task):
+def test_equal_numbers_of_trees_per_site(task):
     fed = federate(parts(table(task), 3))
     forest, own = merged(fed, n_estimators=9), local(fed, n_estimators=3)
     assert len(forest) == 9
@@ -47,8 +47,8 @@ def test_equally_many_trees_of_every_site(task):
         assert forest.take(slice(3 * i, 3 * i + 3)) == own[site].bare()
 
 
-def test_sites_draw_other_columns():
-    """Of the same rows, all of them in every tree: only the columns that are drawn can make trees differ."""
+def test_sites_sample_different_columns():
+    """With the same rows in every tree, only the sampled columns make trees differ."""
     same = table(n=100)
     fed = federate({"north": same, "south": same})
     own = local(fed, n_estimators=4, max_features=1, bootstrap=False)
@@ -58,7 +58,7 @@ def test_sites_draw_other_columns():
 
 
 def test_trees_by_share_of_rows():
-    """Each site gives the first of its own trees, as many as its share of rows."""
+    """Each site contributes the first of its trees, in proportion to its rows."""
     fed = federate(uneven())
     forest = merged(fed, n_estimators=10, weights="trees")
     own = local(fed, n_estimators=10)
@@ -79,12 +79,12 @@ def test_votes_by_share_of_rows():
     assert np.allclose(forest.scores(X), mean, atol=1e-12)
 
 
-def test_the_test_part_does_not_count():
+def test_test_rows_do_not_count_towards_shares():
     fed = federate(uneven(), test=0.5)
     assert np.array_equal(merged(fed, n_estimators=3, weights="votes").weights, np.array([60, 30, 10]) / 100)
 
 
-def test_what_may_be_asked_for():
+def test_the_requested_number_of_trees():
     fed = federate(uneven())
     with pytest.raises(InputError, match="weights must be 'trees', 'votes' or None, got 'rows'"):
         merged(fed, weights="rows")
@@ -92,8 +92,8 @@ def test_what_may_be_asked_for():
     assert sv.MergedForest(n_estimators=1).fit(federate({"only": table()})).rounds_ == 1
 
 
-def test_a_site_is_not_told_about_the_others():
-    """How many trees another site gives would tell how many rows it has."""
+def test_a_site_learns_nothing_about_the_others():
+    """The number of trees of another site would reveal its number of rows."""
     fed = federate(uneven(), Recorded)
     merged(fed, n_estimators=10, weights="trees")
     for site in fed.sites:
@@ -104,7 +104,7 @@ def test_a_site_is_not_told_about_the_others():
 
 
 @given(st.integers(1, 200), st.lists(st.integers(1, 10**6), min_size=1, max_size=50))
-def test_shares_are_whole_and_fair(n, rows):
+def test_shares_are_integers_and_fair(n, rows):
     shares = {f"s{i}": r for i, r in enumerate(rows)}
     whole = share_out(n, shares)
     assert list(whole) == list(shares)
@@ -112,7 +112,7 @@ def test_shares_are_whole_and_fair(n, rows):
     assert min(whole.values()) >= (1 if n >= len(rows) else 0)
     for name, r in shares.items():
         exact = n * r / sum(rows)
-        assert whole[name] <= max(np.ceil(exact), 1)  # nobody has more than the share, rounded up
+        assert whole[name] <= max(np.ceil(exact), 1)  # nobody has more than its share, rounded up
     assert share_out(10, {"a": 6, "b": 3, "c": 1}) == {"a": 6, "b": 3, "c": 1}
     assert share_out(4, {"a": 1000, "b": 1, "c": 1}) == {"a": 2, "b": 1, "c": 1}
 
@@ -122,8 +122,8 @@ def test_shares_are_whole_and_fair(n, rows):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_sites_of_a_few_rows(task, n):
-    """A tree may draw none of three rows; a site whose trees all do so grows them on all of its rows."""
+def test_sites_with_few_rows(task, n):
+    """A tree may sample none of three rows; a site where all trees do so grows them on all of its rows."""
     frame = table(task, n=90)
     tables = {"big": frame[:60]} | {f"s{i}": frame[60 + n * i : 60 + n * i + n] for i in range(10)}
     fed = federate(tables)
@@ -145,7 +145,7 @@ def test_sites_that_lack_a_class_or_a_column():
 # -- what leaves a site
 
 
-def test_trees_leave_without_counts():
+def test_released_trees_have_no_counts():
     fed = federate(uneven(), Recorded)
     sv.MergedForest(n_estimators=3).fit(fed)
     sent = [envelope for envelope in envelopes(fed, "sent") if envelope.kind == "Trees"]
@@ -164,7 +164,7 @@ def test_small_leaves_are_refused():
     assert merged(federate(uneven(), policy=policy), min_samples_leaf=1)
 
 
-# -- trees that are not what they should be
+# -- invalid trees
 
 
 def spoil(change):
@@ -201,7 +201,7 @@ def replace_label(schema):
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_trees_that_cannot_be_used(how):
+def test_unusable_trees_are_refused(how):
     with pytest.raises(SiteError, match="site 'middle': answered GrowTrees with something unusable") as caught:
         merged(federate(uneven(), spoil(SPOILT[how])), n_estimators=9)
     assert caught.value.site == "middle"
@@ -210,15 +210,15 @@ def test_trees_that_cannot_be_used(how):
     assert list(fed.lost) == ["middle"]
 
 
-def test_nobody_gives_trees():
-    """The sites that were asked fell silent; those that were not are enough for the quorum."""
+def test_no_site_sends_trees():
+    """The sites that were asked failed; the remaining ones are enough for the quorum."""
     fed = federate(uneven(), disturbed(lambda site, data: [] if b"Trees" in data else [(site, data)]), quorum=1)
     with pytest.raises(FederationError, match="no site answered GrowTrees"):
         merged(fed, n_estimators=2)
     assert fed.active == ["small"]
 
 
-def test_gains_are_not_taken_over():
+def test_gains_are_not_copied():
     fed = federate(uneven())
     forest = local(fed, n_estimators=2)["large"]
     assert forest.gain is not None
@@ -226,8 +226,8 @@ def test_gains_are_not_taken_over():
 
 
 @pytest.mark.parametrize("weights", [[], [1.0], [1.0, 2.0, 3.0]])
-def test_weights_of_other_classes_than_there_are(weights):
-    """A coordinator that says nonsense is told so; the site does not fail at it."""
+def test_weights_of_unknown_classes_are_refused(weights):
+    """A coordinator that sends nonsense receives an error, and the site keeps working."""
     fed = federate(parts(table(), 2))
     settings = replace(Settings(n_estimators=2), class_weight=weights)
     request = GrowTrees(

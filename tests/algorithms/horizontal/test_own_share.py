@@ -1,4 +1,4 @@
-"""AutoForest: the mean of a federated and a merged forest, and more of a site's own trees and rows where that helps."""
+"""AutoForest: the mean of a federated and a merged forest, with more local trees and rows where that helps."""
 
 import re
 from typing import NamedTuple
@@ -23,7 +23,7 @@ SMALL = {"n_estimators": 8, "max_depth": 4}
 
 
 def turned(n=300, task="binary"):
-    """Three sites; at the last the label means the opposite."""
+    """Three sites; at the last one the label means the opposite."""
     tables = parts(table(task, n=n), 3)
     if task == "number":
         return tables | {"site 2": tables["site 2"].with_columns(label=2060 - pl.col("label"))}
@@ -53,7 +53,7 @@ def test_the_shared_forest_is_the_mean_of_both(task):
 
 
 @pytest.mark.parametrize(("task", "refit_leaves"), [("binary", True), ("binary", False), ("number", True)])
-def test_a_site_that_differs_gets_its_own_trees(task, refit_leaves):
+def test_a_site_that_differs_gets_its_local_trees(task, refit_leaves):
     fed = federate(turned(task=task), test=0.25, sums="masked")
     model = sv.AutoForest(**SMALL, calibrate=False, refit_leaves=refit_leaves, fit_leaves=False).fit(fed)
     assert model.shares_["site 2"] == 1.0
@@ -70,18 +70,18 @@ def test_a_site_that_differs_gets_its_own_trees(task, refit_leaves):
     assert (value["shared"] < value["local"] - 0.2) if task == "binary" else (value["shared"] > 1.2 * value["local"])
 
 
-def test_a_label_that_is_turned_is_pointed_out():
+def test_an_inverted_label_is_reported():
     choices = sv.AutoForest(**SMALL, calibrate=False).fit(federate(turned())).choices_
     hint = "; the shared forest ranks rows the wrong way round: is the label coded the same way here?"
     assert [text.endswith(hint) for text in choices.values()] == [False, False, True]
 
 
-def test_without_a_choice_nothing_is_said_of_one():
+def test_without_a_choice_none_is_reported():
     model = sv.AutoForest(**SMALL, calibrate=False, choose=False).fit(federate(parts(table(n=60), 2)))
     assert "training rows" not in str(model.choices_)
 
 
-def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
+def test_similar_sites_share_a_forest_and_choosing_takes_two_rounds():
     fed = federate(parts(table(n=240), 3))
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     assert model.shares_ == dict.fromkeys(fed.sites, 0.0)
@@ -90,8 +90,8 @@ def test_sites_alike_share_a_forest_and_choosing_costs_two_rounds():
     assert model.rounds_ == sum(one.fit(fed).rounds_ for one in halves) + 2
 
 
-def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
-    """Predictions and what is known of draws, of a site between the shared forest and its own trees."""
+def test_a_mix_weights_local_trees_by_its_share(monkeypatch):
+    """Predictions and known samples, for a site between the shared forest and its local trees."""
     half = MIXES.index((0.5, 0.0))
     monkeypatch.setattr("silvan.algorithms.evaluation.personal_forest.likely_mix", lambda judged, y: half)
     frame = table(n=240)
@@ -106,8 +106,8 @@ def test_a_mix_counts_own_trees_by_its_share(monkeypatch):
     assert found["threshold"].is_not_null().all()
 
 
-def test_rows_are_scored_by_trees_that_did_not_see_them():
-    """Of the trees from sums and of the site's own, those that drew a row are silent on it; others' never are."""
+def test_rows_are_scored_by_out_of_bag_trees():
+    """Trees from sums and local trees abstain on rows in their sample; trees of other sites never do."""
     fed = federate(parts(table(n=60), 2))
     model = sv.AutoForest(**SMALL, calibrate=False, refit_leaves=False).fit(fed)
     site, forest = fed.site("site 0"), model.forest_
@@ -123,7 +123,7 @@ def test_rows_are_scored_by_trees_that_did_not_see_them():
 
 
 def judged_mixes(n, shared, own, numbers=False):
-    """The label of rows, and mixes of two scores that hold so much of it, as a site judges them."""
+    """Labels, and mixes of two scores that contain a share of them, as a site evaluates them."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=n) if numbers else rng.integers(0, 2, n)
     both = [rng.normal(size=n) * (0.5 if numbers else 1.0) + y * strength for strength in (shared, own)]
@@ -132,7 +132,7 @@ def judged_mixes(n, shared, own, numbers=False):
 
 
 def judged(mixes, y, n_classes):
-    """Scores of mixes as a site judges them; those that it is not offered stay None."""
+    """Scores of mixes as a site evaluates them; mixes that are not offered stay None."""
     shown = [None if mix is None else np.stack([-mix, mix] if n_classes else [mix, mix], axis=1) for mix in mixes]
     return tuple(None if mix is None else score_quality(mix, y, n_classes) for mix in shown)
 
@@ -141,12 +141,12 @@ def own_share(*given):
     return MIXES[likely_mix(*given)][0]
 
 
-def test_own_trees_count_by_what_they_gain():
+def test_local_trees_are_weighted_by_their_gain():
     assert own_share(*judged_mixes(2000, 0.1, 2.0)) == 1.0
     assert own_share(*judged_mixes(2000, 2.0, 0.1)) == 0.0
-    alike = own_share(*judged_mixes(2000, 1.0, 1.0))  # errors of their own: half and half is best
+    alike = own_share(*judged_mixes(2000, 1.0, 1.0))  # with independent errors: half and half is best
     assert 0.25 <= alike <= 0.75
-    assert own_share(*judged_mixes(12, 1.0, 1.0)) < alike  # the same, of too few rows to be sure
+    assert own_share(*judged_mixes(12, 1.0, 1.0)) < alike  # the same with too few rows to be sure
     assert own_share(*judged_mixes(2000, -1.0, 1.0, numbers=True)) == 1.0
     assert own_share(*judged_mixes(2000, 1.0, -1.0, numbers=True)) == 0.0
 
@@ -161,7 +161,7 @@ def test_own_trees_count_by_what_they_gain():
         ((1.5, 0.1, 1.5), (0.0, 0.5)),
     ],
 )
-def test_every_part_of_a_mix_counts_by_what_it_gains(strengths, mix):
+def test_every_part_of_a_mix_is_weighted_by_its_gain(strengths, mix):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 4000)
     parts = [rng.normal(size=4000) + y * strength for strength in strengths]
@@ -170,7 +170,7 @@ def test_every_part_of_a_mix_counts_by_what_it_gains(strengths, mix):
 
 
 class Lead(NamedTuple):
-    """A mix that is ahead by so much, with that standard error."""
+    """A mix with a given lead and standard error."""
 
     gain: float
     error: float
@@ -181,23 +181,23 @@ class Lead(NamedTuple):
 
 
 @pytest.mark.parametrize(("noise", "share"), [(1.0, 1.0), (2.0, 1.0), (3.0, 0.5), (4.0, 0.5), (8.0, 0.0)])
-def test_less_is_taken_off_for_luck_the_surer_a_lead_is(noise, share):
-    """The more of own trees the better; the best lead is of 9, 4.5, 3, 2.2 and 1.1 standard errors."""
+def test_a_clearer_lead_is_shrunk_less(noise, share):
+    """More local trees are better; the best lead is 9, 4.5, 3, 2.2 and 1.1 standard errors."""
     gains, errors = [0, 0.035, 0.06, 0.066, 0.07], [0, 0.0045, 0.008, 0.014, 0.018]
     leads = [None if fitted else Lead(gains[int(4 * own)], noise * errors[int(4 * own)]) for own, fitted in MIXES]
     assert own_share(tuple(leads), np.arange(4) % 2) == share
 
 
 @pytest.mark.parametrize(("error", "share"), [(0.0005, 1.0), (0.02, 0.75)])
-def test_many_rows_tell_small_gains_apart(error, share):
-    """Own trees alone are ahead of every mix, by a thousandth; few rows leave it among them."""
+def test_many_rows_distinguish_small_gains(error, share):
+    """Local trees alone beat every mix by a thousandth; with few rows the site does not choose them."""
     gains = np.array([0.0, 0.097, 0.098, 0.099, 0.1])
     leads = [None if fitted else Lead(gains[int(4 * own)], error * own) for own, fitted in MIXES]
     assert own_share(tuple(leads), np.arange(4) % 2) == share
 
 
-def test_a_number_counts_by_its_spread():
-    """Euros or cents, the choice is the same; one number for all rows leaves nothing to choose."""
+def test_numeric_gains_are_scaled_by_the_spread():
+    """Euros or cents, the choice is the same; a constant label leaves nothing to choose."""
     rng = np.random.default_rng(1)
     y, noise = rng.normal(size=300), rng.normal(size=(300, 2))
     scores = [y + 0.6 * noise[:, 0], y + 0.55 * noise[:, 1]]
@@ -220,8 +220,8 @@ def test_few_rows_keep_the_shared_forest():
     assert "<td" in model.choices_._repr_html_()
 
 
-def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken():
-    """Of all mixes they would tell labels to whoever knows the trees: see experiments/attacks/told_of_groups.py."""
+def test_grouped_rows_hide_the_chosen_mix():
+    """The values of all mixes would reveal labels to anyone with the trees: experiments/attacks/told_of_groups.py."""
     fed = federate(turned(), policy=PolicyBetweenMachines())
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     said = {s: [x.what for x in fed.site(s).outbox.ledger.lines() if x.kind == "ChooseShare"] for s in fed.sites}
@@ -250,7 +250,7 @@ def test_of_rows_in_groups_figures_of_two_mixes_are_told_and_not_which_was_taken
         ({"fit_leaves": True, "monotonic_cst": {"age": 1}}, "need not keep the order that monotonic_cst asks for"),
     ],
 )
-def test_parameters_that_make_no_sense(wrong, match):
+def test_invalid_parameters(wrong, match):
     with pytest.raises(InputError, match=match):
         sv.AutoForest(**SMALL, calibrate=False, **wrong).fit(federate(parts(table(n=60), 2)))
 
@@ -262,7 +262,7 @@ def test_a_site_with_a_privacy_budget_refuses_it():
 
 
 def asked_of(fed, **changed):
-    """A question as the coordinator asks it, with fields of another value."""
+    """The coordinator's request, with some fields changed."""
     model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     shared = fed.blob(model.forest_.to_bytes())
     draws = model.draws(fed, [])[model.forest_.hash]
@@ -270,21 +270,21 @@ def asked_of(fed, **changed):
     return ChooseShare(schema=fed.blob(fed.schema.to_json().encode()), model=PersonalModel(**of))
 
 
-def test_own_trees_are_what_the_site_signed():
+def test_local_trees_are_those_the_site_signed():
     fed = federate(parts(table(n=60), 2))
     with fed.working_on("another task"), pytest.raises(RefusedError, match="not this site's own trees"):
         fed.ask(asked_of(fed))
 
 
 @pytest.mark.parametrize("wrong", [{"made_in": "an earlier task"}, {"draws": None}, {"shared": None}, {"own": None}])
-def test_what_a_mix_is_made_of_must_be_known(wrong):
-    """Own trees of the task, a forest that is sent, and which rows its trees drew."""
+def test_the_parts_of_a_mix_must_be_known(wrong):
+    """Local trees of the task, a forest that is sent, and the rows in the samples of its trees."""
     fed = federate(parts(table(n=60), 2))
     with fed.working_on("a task"), pytest.raises(SiteError, match="could not read what it was sent"):
         fed.ask(asked_of(fed, **wrong))
 
 
-def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
+def test_the_shared_forest_and_its_halves_count_as_evaluated_models():
     fed = limited(federate(parts(table(n=60), 2)), models=3)
     sv.AutoForest(**SMALL, calibrate=False).fit(fed)
     with pytest.raises(RefusedError, match="3 at most"):
@@ -302,7 +302,7 @@ def test_the_shared_forest_and_its_halves_count_as_models_that_are_judged():
         ({"metrics": np.full(len(MIXES), -1.0)}, "impossible"),
     ],
 )
-def test_answers_that_cannot_be(lie, match):
+def test_impossible_choices_are_refused(lie, match):
     given = {"choice": 0, "measure": "auc", "rows": 9, "metric": 0.5, "metrics": np.zeros(len(MIXES))}
     with pytest.raises(FormatError, match=match):
         check_chosen("a site", ChosenShare(**{**given, **lie}))
@@ -312,7 +312,7 @@ def test_answers_that_cannot_be(lie, match):
 # -- files
 
 
-def test_saved_and_exported_as_any_forest(tmp_path):
+def test_it_is_saved_and_exported_like_any_forest(tmp_path):
     frame = table(n=120)
     model = sv.AutoForest(n_estimators=4, max_depth=3).fit(federate(parts(frame, 2)))
     model.save(tmp_path / "auto.silvan")

@@ -1,4 +1,4 @@
-"""What is known of a node's rows bounds its histograms, and no sum is above it."""
+"""What is known about a node's rows bounds its histograms, and no sum exceeds the bound."""
 
 import numpy as np
 import polars as pl
@@ -7,8 +7,8 @@ import pytest
 import silvan as sv
 from silvan.algorithms.horizontal.histogram_forest import GrowLevel
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.words import STEPS
 
@@ -31,7 +31,7 @@ CASES = [
 
 @pytest.mark.parametrize(("label", "settings"), CASES)
 def test_no_sum_is_above_its_bound(label, settings, monkeypatch):
-    """Of classes and of rows; sums of a number's values have no bound. The bounds of roots are reached."""
+    """Bounds on classes and rows; sums of numeric targets have none. Roots reach their bounds."""
     fed = sv.federate_rows(sites(label), label=label)
     total, reached = fed.total, []
 
@@ -50,7 +50,7 @@ def test_no_sum_is_above_its_bound(label, settings, monkeypatch):
 
 
 def test_sites_learn_the_number_of_bits_and_no_more(monkeypatch):
-    """Of every open node and class one of a few steps: of fewer than 256 rows nothing more than that."""
+    """One of a few bit widths for every open node and class; below 256 rows nothing more is disclosed."""
     seen, deliver = [], InProcess.deliver
 
     def watch(self, messages, verb, timeout):

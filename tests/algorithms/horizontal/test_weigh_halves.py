@@ -1,4 +1,4 @@
-"""The halves of AutoForest's shared forest count by how they do at all sites together."""
+"""The halves of AutoForest's shared forest are weighted by their performance at all sites together."""
 
 from dataclasses import replace
 
@@ -31,12 +31,12 @@ SMALL = {"n_estimators": 8, "max_depth": 4}
 
 
 def halves_of(model):
-    """The two halves of a fitted AutoForest, and which rows their trees drew."""
+    """The two halves of a fitted AutoForest, and the samples of their trees."""
     forest, n = model.forest_, model.n_estimators
     sites = list(model.forests_)
     draws = [RowSamples((n,)), RowSamples((n,) * len(sites), tuple(sites), refitted=True)]
     halves = forest.take(np.arange(n)), forest.take(np.arange(n, len(forest)))
-    # as they were compared: other weights round sums of scores otherwise, which makes other ties
+    # as they were compared: other weights round sums of scores differently and create other ties
     weights = np.ones(n), equal_site_weights((halves[1].weights > 0).astype(float), [n] * len(sites))
     return tuple(replace(half, weights=of) for half, of in zip(halves, weights, strict=True)), draws
 
@@ -44,7 +44,7 @@ def halves_of(model):
 @pytest.mark.parametrize("task", ["binary", "several", "number"])
 def test_weights_follow_from_the_mean_gap_over_sites(task):
     fed = federate(parts(table(task, n=180), 3))
-    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)  # halves are compared before a curve is fitted
+    model = sv.AutoForest(**SMALL, calibrate=False).fit(fed)  # halves are compared before calibration
     halves, draws = halves_of(model)
     gaps = []
     for site in map(fed.site, fed.sites):
@@ -63,14 +63,14 @@ def test_weights_follow_from_the_mean_gap_over_sites(task):
     assert model.choices_.shared in str(model.choices_)
 
 
-def test_the_better_half_has_more_say():
+def test_the_better_half_has_more_weight():
     assert Compared(0.0, 3).share(1.0) == 0.5
     assert Compared(0.01, 3).share(1.0) == pytest.approx(np.e / (1 + np.e))
     assert Compared(-0.01, 3).share(1.5) == pytest.approx(1.5 / (1.5 + np.e))
     assert Compared().share(1.5) == pytest.approx(0.6)
 
 
-def test_a_forest_of_noise_has_hardly_any_say():
+def test_a_forest_of_noise_has_hardly_any_weight():
     fed = federate(parts(table(n=240), 3))
     (first, second), draws = halves_of(sv.AutoForest(**SMALL).fit(fed))
     noise = replace(first, value=np.random.default_rng(0).permutation(first.value))
@@ -86,7 +86,7 @@ def test_masked_sums_give_the_same_weights():
     assert trusted.weights_ == masked.weights_
 
 
-def test_sites_with_few_rows_say_nothing():
+def test_sites_with_few_rows_disclose_nothing():
     tables = parts(table(n=16), 2)
     model = sv.AutoForest(**SMALL).fit(federate(tables))
     assert model.weights_ == {"sums": pytest.approx(0.4), "sites": pytest.approx(0.6)}
@@ -95,11 +95,11 @@ def test_sites_with_few_rows_say_nothing():
     assert "over 2 sites" in sv.AutoForest(**SMALL).fit(fed).choices_.shared
 
 
-# -- what is told
+# -- what is disclosed
 
 
 def scored(row_label):
-    """Rows of which one forest sets one row apart, and the other none."""
+    """Rows of which one forest isolates one, and the other none."""
     y = np.arange(40) % 2
     y[0] = row_label
     apart = np.full(40, 0.1)
@@ -108,7 +108,7 @@ def scored(row_label):
     return [Scored(scores, np.zeros((40, 0)), y) for scores in pairs]
 
 
-def test_no_rows_label_is_told_by_a_forest_that_sets_it_apart():
+def test_a_forest_that_isolates_a_row_reveals_no_label():
     open_site = federate(parts(table(n=60), 2)).site("site 0")
     assert rate_scores(open_site, scored(0), 2) != rate_scores(open_site, scored(1), 2)
     site = federate(parts(table(n=60), 2), policy=PolicyBetweenMachines()).site("site 0")
@@ -137,7 +137,7 @@ def asked_of(fed, models):
     return CompareHalves(schema=fed.blob(fed.schema.to_json().encode()), models=models)
 
 
-def test_two_forests_are_compared_whose_draws_are_known():
+def test_halves_need_known_samples():
     fed = federate(parts(table(n=60), 3))
     model = sv.AutoForest(**SMALL).fit(fed)
     halves, draws = halves_of(model)
@@ -152,7 +152,7 @@ def test_two_forests_are_compared_whose_draws_are_known():
             fed.total(asked_of(fed, wrong))
 
 
-def test_halves_count_as_models_that_are_judged():
+def test_halves_count_as_evaluated_models():
     fed = limited(federate(parts(table(n=60), 2)), models=1)
     with pytest.raises(RefusedError, match="1 at most"):
         sv.AutoForest(**SMALL).fit(fed)
@@ -168,7 +168,7 @@ def test_halves_count_as_models_that_are_judged():
         ([1, -1], "impossible"),
     ],
 )
-def test_answers_that_cannot_be(lie, match):
+def test_impossible_choices_are_refused(lie, match):
     with pytest.raises(FormatError, match=match):
         check_gap(3)("a site", HalvesGap(gap=np.array(lie, np.int64)))
     check_gap(3)("a site", HalvesGap(gap=np.array([1, 200])))

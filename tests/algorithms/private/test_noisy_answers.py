@@ -1,4 +1,4 @@
-"""How a site answers noisy questions: on its own schema, charged before rows are touched, and alike for all rows."""
+"""Noisy replies: on the site's own schema, charged before rows are read, and independent of unusual rows."""
 
 import math
 
@@ -28,7 +28,7 @@ OVER = ["here"]
 
 
 def asked(task):
-    """Every noisy question, of all three private forms."""
+    """Every noisy request of all three private forests."""
     every = {name: request for name, request, _ in requests(task, table(task, 30), 0.1)}
     return every | {"disguise": DisguisedLevel(epsilon=0.1, level=every["level"].level)}
 
@@ -43,7 +43,7 @@ def ask(site, request, blobs=()):
 
 
 def about(request, other):
-    """The same question about another schema, and the blob of that."""
+    """The same request about another schema, and the blob of that schema."""
     data = other.to_json().encode()
     blob = Blob(digest(data))
     if hasattr(request, "level"):
@@ -51,7 +51,7 @@ def about(request, other):
     return msgspec.structs.replace(request, schema=blob), data
 
 
-# -- the site's own schema
+# -- the site's schema
 
 OTHERS = {
     "label": sv.Schema.of(FEATURES, sv.Label("label", bounds=(1000.0, 1151.0))),
@@ -66,8 +66,8 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_a_question_about_another_schema_than_the_owners_is_refused(what):
-    site = gated("no such table", schema("number"))  # refused before any row is looked for
+def test_a_request_with_another_schema_than_the_owners_is_refused(what):
+    site = gated("no such table", schema("number"))  # refused before any row is read
     for name, request in asked("number").items():
         if name != "people":
             request, data = about(request, OTHERS[what])
@@ -95,8 +95,8 @@ def test_federate_rows_gives_sites_the_schema():
     "bounds",
     [(0.0, 5e-324), (1.0, math.nextafter(1.0, 2.0)), (1e9, 1e9 + 1e-4), (-1e308, 1e308), (-1e-320, 1e-320)],
 )
-def test_bounds_that_rounding_swallows_are_refused(bounds):
-    """Of a label and of a column, where the owner gave no schema."""
+def test_bounds_lost_to_rounding_are_refused(bounds):
+    """About a label and about a column, where the owner gave no schema."""
     label = sv.Schema.of(FEATURES, sv.Label("label", bounds=bounds))
     column = sv.Schema.of([sv.Feature("age", bounds=bounds), *FEATURES[1:]], LABELS["number"])
     for name, request in asked("number").items():
@@ -108,7 +108,7 @@ def test_bounds_that_rounding_swallows_are_refused(bounds):
                 assert site.outbox.budget.spent == 0.0
 
 
-def test_only_the_sites_own_label_is_asked_about():
+def test_only_the_sites_label_may_be_requested():
     site = gated("no such table")
     other = sv.Schema.of([sv.Feature("label", bounds=(0, 1)), *FEATURES[1:]], sv.Label("age", bounds=(0.0, 100.0)))
     for name, request in asked("number").items():
@@ -118,16 +118,16 @@ def test_only_the_sites_own_label_is_asked_about():
     assert site.outbox.budget.spent == 0.0
 
 
-# -- what one row counts for
+# -- the effect of one row
 
 ANY = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([5e-324, -5e-324, 1e308, -1e308, 0.0]))
 
 
 @given(st.floats(-1e300, 1e300), st.floats(1e-320, 1e300), st.lists(ANY, min_size=1, max_size=5))
-@example(1.0, 2.0**-52, [1.0, 1.0 + 2.0**-52])  # neighbouring floats: their middle is one of them
+@example(1.0, 2.0**-52, [1.0, 1.0 + 2.0**-52])  # neighbouring floats: their midpoint is one of them
 @example(0.0, 5e-324, [0.0, 5e-324])  # half of this width is zero
-def test_no_row_counts_for_more_than_the_noise_is_made_for(low, width, values):
-    """Whatever the bounds and the numbers: of targets, and of cells in disguise."""
+def test_no_row_changes_more_than_the_noise_covers(low, width, values):
+    """For any bounds and numbers: of targets, and of randomised cells."""
     if not low < low + width < math.inf:
         return
     bounds, y = (low, low + width), np.array(values)
@@ -140,7 +140,7 @@ def test_no_row_counts_for_more_than_the_noise_is_made_for(low, width, values):
         assert all(0 <= steps.min() <= steps.max() <= STEPS for steps in seen)
 
 
-# -- nothing of rows in how a question is answered
+# -- replies do not depend on unusual rows
 
 ODD = {
     "binary": [{"label": "neither"}, {"label": None}, {"ward": "nowhere", "sex": "x"}, {"age": math.inf}, {"dose": -9}],
@@ -150,8 +150,8 @@ ODD = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_row_that_fits_no_schema_is_answered_like_any_other(task):
-    """Unknown, missing and infinite values: every question is answered, and none changes by more than one row may."""
+def test_rows_outside_the_schema_cause_no_error(task):
+    """Unknown, missing and infinite values: every request gets a reply, and none changes by more than one row may."""
     frame = table(task, 40)
     before = {name: exact for name, _, exact in requests(task, frame, 1.0)}
     for odd in ODD[task]:
@@ -165,14 +165,14 @@ def test_a_row_that_fits_no_schema_is_answered_like_any_other(task):
             assert ask(site, request).kind in ("NoisyCounts", "Histograms"), (name, odd)
 
 
-def test_rows_in_disguise_are_as_many_as_there_are():
-    """Their number is public, so that none is left out: a label that is no class counts as the first."""
+def test_the_number_of_randomised_rows_is_exact():
+    """The row count is public, so no row is left out: a label outside the classes counts as the first class."""
     X = np.zeros((4, 5), np.float32)
     worn = disguise(Part(X, np.array([-1, -1, 1, 1]), np.zeros(4, np.uint64)), schema(), 900.0)
     assert worn.y.tolist() == [0, 0, 1, 1]
 
 
-def test_in_little_memory_too():
+def test_randomised_rows_in_limited_memory():
     frame = one_more(table(n=40), label="neither")
     site = gated(frame, schema(), memory=1 << 20)
     for name, request in asked("binary").items():
@@ -188,7 +188,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_malformed_question_is_found_before_rows_are_touched_and_costs_nothing(task):
+def test_malformed_requests_are_refused_before_reading_rows_at_no_cost(task):
     tables = table(task, 30), one_more(table(task, 30), label=None), "no such table"
     for name, request in asked(task).items():
         if name in MALFORMED:
@@ -204,14 +204,14 @@ def test_a_malformed_question_is_found_before_rows_are_touched_and_costs_nothing
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_what_fails_while_rows_are_counted_is_one_error_and_stays_charged(task):
-    """Whatever is wrong with the table; asked again, the question is answered the same, and charged once."""
+def test_failures_while_counting_give_one_error_and_stay_charged(task):
+    """Whatever is wrong with the table; a repeated request gets the same reply and is charged once."""
     lacking = table(task, 30).drop("label")
     told = set()
     for source in ("no such table", lacking, b"no table at all"):
         for name, request in asked(task).items():
             if name == "people" and source is lacking:
-                continue  # counted without a look at columns
+                continue  # counted without reading columns
             site = gated(source)
             for _ in range(2):
                 answer = trouble(ask(site, request))
@@ -220,7 +220,7 @@ def test_what_fails_while_rows_are_counted_is_one_error_and_stays_charged(task):
     assert told == {("internal", "the site failed")}
 
 
-def test_it_is_charged_before_rows_are_counted(monkeypatch):
+def test_charging_precedes_counting(monkeypatch):
     site, every = gated(table(n=30), schema()), asked("binary")
     spent = []
     monkeypatch.setattr(Site, "part", lambda *args, **more: spent.append(site.outbox.budget.spent) or 1 / 0)
@@ -230,8 +230,8 @@ def test_it_is_charged_before_rows_are_counted(monkeypatch):
     assert np.allclose(spent, 0.1 * np.arange(1, len(every)))
 
 
-def test_plans_touch_no_rows():
-    """What checks a question is given a site without a table."""
+def test_plans_read_no_rows():
+    """The check of a request runs at a site without a table."""
     for task in TASKS:
         site = Site("here", "no such table", n_jobs=1)
         site.blob = KNOWN.get
@@ -240,7 +240,7 @@ def test_plans_touch_no_rows():
                 PLANS.get(name, plan_counts)(site, request, schema(task))
 
 
-def test_every_noisy_question_says_what_its_noise_is():
+def test_every_noisy_request_declares_its_noise():
     kinds = [kind for kind, _ in HANDLERS.values() if issubclass(kind, Noisy)]
     assert {CountPeople, CountTables, SumTargets, NoisyLevel, DisguisedLevel} <= set(kinds)
     assert [kind for kind in kinds if kind.noises is Noisy.noises] == [DisguisedLevel]  # whose rows have it

@@ -1,4 +1,4 @@
-"""Figures of a private model with noise: what one row changes, what they cost, how near they are, their intervals."""
+"""Metrics of a private model with noise: the effect of one row, cost, accuracy, and intervals."""
 
 import numpy as np
 import polars as pl
@@ -24,7 +24,7 @@ SETS = {"binary": 1, "several": 5, "number": 2}
 
 
 def answers(task, n, seed=0):
-    """Scores of a model, its decisions, and what is true; some of it odd."""
+    """Scores of a model, its decisions and the true labels; some of them odd."""
     rng, k = np.random.default_rng(seed), schema(task).n_classes
     if not k:
         y = rng.uniform(1000, 1150, n)
@@ -37,12 +37,12 @@ def answers(task, n, seed=0):
     return scores, scores.argmax(axis=1), rng.integers(0, k, n)
 
 
-# -- what one row changes
+# -- the effect of one row
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_row_is_in_one_cell_of_every_set(task):
-    """The site's noise is for as many: no row, however odd, changes more."""
+    """The noise covers the largest effect of one row: no row, however odd, changes more."""
     layout, everything = TallyLayout.of(schema(task)), answers(task, 300)
     request = CountByScoreWithNoise(epsilon=1.0, schema=Blob(""), model=Blob(""))
     assert request.noises(schema(task)) == (Noise(SETS[task], 1.0),)
@@ -57,7 +57,7 @@ def test_a_row_is_in_one_cell_of_every_set(task):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("sums", ["trusted", "masked"])
-def test_with_hardly_any_noise_they_are_the_exact_ones(task, sums):
+def test_with_little_noise_metrics_are_nearly_exact(task, sums):
     fed = federate(task, n=900, test=0.3, test_by="row", sums=sums)
     model = sv.HistogramForest(2, max_depth=2, epsilon=100.0).fit(fed)
     exact = model.evaluate(fed).filter(pl.col("site") == "all", pl.col("model") == "federated").to_dicts()[0]
@@ -71,8 +71,8 @@ def test_with_hardly_any_noise_they_are_the_exact_ones(task, sums):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_intervals_hold_the_figure_of_all_rows(task, monkeypatch):
-    """Of other rows and other noise, nearly all intervals hold what very many rows would give without noise."""
+def test_noisy_intervals_contain_the_population_value(task, monkeypatch):
+    """On other rows with other noise, nearly all intervals contain the value of a very large sample without noise."""
     monkeypatch.setattr(noisy_evaluation, "_RESAMPLES", 100)
     layout, rng = TallyLayout.of(schema(task)), np.random.default_rng(1)
     truth = layout.metrics(layout.count(*answers(task, 100_000, seed=5)).astype(float))
@@ -88,8 +88,8 @@ def test_intervals_hold_the_figure_of_all_rows(task, monkeypatch):
     assert min(held.values()) >= 35
 
 
-def test_where_noise_is_all_there_is():
-    """Nothing to compute figures from is said so, and never an error."""
+def test_metrics_of_pure_noise():
+    """If there is nothing to compute metrics from, a message says so, and there is no error."""
     for task in TASKS:
         layout = TallyLayout.of(schema(task))
         for counts in (np.zeros(layout.size), np.full(layout.size, -3), np.arange(layout.size) - 30):
@@ -98,10 +98,10 @@ def test_where_noise_is_all_there_is():
             assert set(between) <= set(found)
 
 
-# -- what they cost
+# -- the cost
 
 
-def test_they_are_charged_and_given_again():
+def test_noisy_metrics_are_charged_once_and_repeated():
     fed = federate(test=0.25, policy=sv.Policy(epsilon=1.5))
     model = sv.HistogramForest(epsilon=1.0).fit(fed)
     first = model.evaluate(fed, epsilon=0.5)
@@ -131,7 +131,7 @@ def test_without_epsilon_a_budget_says_what_to_do():
     assert model.evaluate(fed, epsilon=1.0)["guarantee"].to_list() == ["epsilon 1"]
 
 
-def test_what_cannot_be_meant():
+def test_invalid_settings():
     fed = federate(test=0.25, policy=sv.Policy(epsilon=2.0))
     model = sv.HistogramForest(epsilon=1.0)
     with pytest.raises(InputError, match="not fitted"):
@@ -153,11 +153,11 @@ def test_what_cannot_be_meant():
     assert spent(fed) == pytest.approx(1.0)
 
 
-# -- how long it takes
+# -- running time
 
 
 def chain(known, levels, trees=1):
-    """A model whose trees ask a row again and again: only who is above all thresholds goes the whole way."""
+    """A model whose trees test a row again and again: only a row above all thresholds goes all the way."""
     n = 2 * levels + 1
     feature = np.where((np.arange(n) % 2 == 0) & (np.arange(n) < n - 1), 0, -1).astype(np.int32)
     return sv.Forest(
@@ -173,8 +173,8 @@ def chain(known, levels, trees=1):
 
 
 @pytest.mark.parametrize(("levels", "trees", "read"), [(128, 1, True), (129, 1, False), (128, 1025, False)])
-def test_no_row_takes_long_where_noise_hides_it(levels, trees, read):
-    """With 4,000 levels the time of an answer told one person's presence with AUC 0.988 at epsilon 1e-6."""
+def test_response_times_do_not_depend_on_a_row(levels, trees, read):
+    """With 4,000 levels the response time revealed one person's presence with AUC 0.988 at epsilon 1e-6."""
     forest = chain(schema(), levels, trees)
     site = site_with(table(n=40), [forest.to_bytes()])
     if read:
@@ -186,8 +186,8 @@ def test_no_row_takes_long_where_noise_hides_it(levels, trees, read):
         noisy_evaluation.evaluate_with_noise(None, schema(), forest, 1.0, None)
 
 
-def test_few_models_are_timed():
-    """Noise hides what is counted, and not for how long: so a study counts by as few models as it needs."""
+def test_few_models_reveal_their_running_time():
+    """Noise hides counts but not running time, so a study counts by no more models than it needs."""
     fed = limited(federate(n=600, test=0.3, test_by="row"), models=2)
     settings = {"max_depth": 2, "epsilon": 10.0, "private": "levels"}
     models = [sv.HistogramForest(2, random_state=seed, **settings).fit(fed) for seed in range(3)]

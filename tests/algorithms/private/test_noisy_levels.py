@@ -1,4 +1,4 @@
-"""The published private forests: noise on every level's histograms, and noise on the rows themselves."""
+"""The published private forests: noise on the histograms of every level, and noise on the rows."""
 
 import math
 
@@ -24,7 +24,7 @@ SMALL = {"n_estimators": 3, "max_depth": 3, "max_features": None}
 
 
 def leave_noise_out(monkeypatch):
-    """To be called in a test, not before it: each test begins with noise of a seed of its own."""
+    """To be called inside a test: each test starts with noise from its own seed."""
     monkeypatch.setattr(Noise, "add", lambda self, counts: np.array(counts, np.int64))
 
 
@@ -32,7 +32,7 @@ def leave_noise_out(monkeypatch):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_levels_learn(task):
+def test_level_forests_are_accurate(task):
     rows, y = unseen(task)
     fed = federate(task, n=4000)
     model = sv.HistogramForest(epsilon=20.0, private="levels", noise="total", **SMALL).fit(fed)
@@ -43,11 +43,11 @@ def test_levels_learn(task):
         auc = roc_auc_score(y, scores[:, 1] if task == "binary" else scores, multi_class="ovr")
         assert auc > 0.7
     assert model.rounds_ == 3
-    assert model.forest_.gain is None  # of noisy counts, and of no use
+    assert model.forest_.gain is None  # from noisy counts, and useless
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_same_forest_whoever_holds_the_rows(task, monkeypatch):
+def test_the_forest_does_not_depend_on_who_holds_the_rows(task, monkeypatch):
     leave_noise_out(monkeypatch)
     learner = sv.HistogramForest(epsilon=3.0, private="levels", noise="total", tolerate=0, **SMALL)
     expected = learner.fit(federate(task, n=600, n_sites=1)).forest_.hash
@@ -74,12 +74,12 @@ def test_levels_cost_by_level_tree_and_feature(task):
     assert "alpha" in str(account)
 
 
-def test_no_exact_size_of_a_node_is_used(monkeypatch):
-    """Whether a node is split follows from noisy counts: with noise that says otherwise, an empty node is split."""
+def test_exact_node_sizes_are_never_used(monkeypatch):
+    """Noisy counts decide whether a node is split: with misleading noise, an empty node is split."""
     monkeypatch.setattr(Noise, "add", lambda self, counts: np.array(counts, np.int64) + 50)
     fed = federate(n=30)
     model = sv.HistogramForest(epsilon=1.0, private="levels", min_samples_leaf=20, **SMALL).fit(fed)
-    assert model.forest_.depth.max() >= 2  # thirty rows would not do for a second level
+    assert model.forest_.depth.max() >= 2  # thirty rows would not suffice for a second level
 
 
 def test_levels_need_a_depth_and_plain_weights():
@@ -94,7 +94,7 @@ def test_levels_need_a_depth_and_plain_weights():
 
 
 def test_a_target_beyond_its_bounds_does_not_count_more():
-    """The site clips, whatever the coordinator asks for."""
+    """The site clips, whatever the coordinator requests."""
     frame = table("number", 100)
     for label, largest in ((1e6, 127), (-1e6, -127)):
         wild = frame.with_columns(label=np.full(100, label))
@@ -102,7 +102,7 @@ def test_a_target_beyond_its_bounds_does_not_count_more():
         assert (counts[:, 1] == largest * counts[:, 0]).all()
 
 
-def test_levels_that_do_not_hold_together():
+def test_inconsistent_levels_are_refused():
     frame = table("number", 50)
     (_, request, _), *_ = [q for q in requests("number", frame, 1.0) if q[0] == "level"]
     site = Site("here", frame)
@@ -112,7 +112,7 @@ def test_levels_that_do_not_hold_together():
         msgspec.structs.replace(request.level, measure=wrong),
         msgspec.structs.replace(request.level, nodes=np.array([2, 3, 0], np.int32)),
         msgspec.structs.replace(request.level, n_trees=0),
-        msgspec.structs.replace(request.level, bootstrap=True),  # one row less would move the others' draws
+        msgspec.structs.replace(request.level, bootstrap=True),  # removing one row would change the other samples
     ):
         with pytest.raises(FormatError):
             plan_level(site, msgspec.structs.replace(request, level=level), schema("number"))
@@ -122,7 +122,7 @@ def test_levels_that_do_not_hold_together():
 
 
 def settled(hist, features, n_bins, lead):
-    """The twin of the kernel, node by node; gives the totals that all features of a node must have."""
+    """A naive version of the kernel, node by node; returns the totals that all features of a node must have."""
     totals, at = [], 0
     for row in features:
         sums = []
@@ -139,7 +139,7 @@ def settled(hist, features, n_bins, lead):
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0, 1]), st.sampled_from([0.5, 30.0, 1000.0]))
-def test_settled_histograms_hold_together(seed, lead, scale):
+def test_consistent_histograms_after_adjustment(seed, lead, scale):
     rng = np.random.default_rng(seed)
     n_bins = np.array([3, 1, 5, 2], np.int32)
     features = np.array([[0, 2, 3], [1, 2, -1], [0, -1, -1]], np.int32)
@@ -168,8 +168,8 @@ def test_exact_histograms_stay_as_they_are():
 
 
 @pytest.mark.parametrize("lead", [0, 1])
-def test_counts_as_large_as_a_site_may_send_hold_together(lead):
-    """Their products overflow: nothing would be left of the coordinator's time, or counts below zero of the rows."""
+def test_the_largest_allowed_counts_stay_consistent(lead):
+    """Their products overflow: this would exhaust the coordinator's time, or give negative row counts."""
     hist = np.array([[LARGEST, 3], [7, LARGEST], [2, 1], [LARGEST, LARGEST], [-LARGEST, 5]], np.int64)
     features, n_bins = np.array([[0, 1]], np.int32), np.array([3, 2], np.int32)
     settle_counts(hist, features, n_bins, lead, 127)
@@ -184,11 +184,11 @@ def test_a_product_that_overflows_leaves_no_count_below_zero():
     assert hist.tolist() == [[3000, 1], [0, 1], [1500, 1], [1500, 1]]
 
 
-# -- disguised rows
+# -- randomised rows
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_input_learns(task):
+def test_forests_of_randomised_rows_are_accurate(task):
     rows, y = unseen(task)
     fed = federate(task, n=6000)
     model = sv.HistogramForest(epsilon=60.0, private="input", n_estimators=30, max_depth=5).fit(fed)
@@ -199,8 +199,8 @@ def test_input_learns(task):
         assert roc_auc_score(y, scores[:, 1] if task == "binary" else scores, multi_class="ovr") > 0.6
 
 
-def test_rows_are_disguised_once():
-    """Any number of forests looks at one disguise, and pays for it once."""
+def test_rows_are_randomised_once():
+    """Any number of forests uses one set of randomised rows, and pays for it once."""
     fed = federate()
     learner = sv.HistogramForest(epsilon=2.0, private="input", n_estimators=5, max_depth=3)
     forest = learner.fit(fed).forest_
@@ -220,7 +220,7 @@ def test_the_unit_of_input_noise_is_a_row_replaced():
     assert [query.times for query in account.queries] == [3, 3]  # three numbers, two categories and the label
 
 
-def test_cells_are_disguised_within_bounds():
+def test_cells_are_randomised_within_bounds():
     known, rng = schema("number"), np.random.default_rng(0)
     X = np.stack(
         [rng.normal(50, 400, 500), rng.normal(3, 9, 500), *(rng.integers(0, 2, 500) for _ in range(3))], axis=1
@@ -232,12 +232,12 @@ def test_cells_are_disguised_within_bounds():
         low, high = feature.bounds or (0, feature.n_codes - 1)
         assert low <= worn.X[:, f].min() <= worn.X[:, f].max() <= high
     steps = (worn.y - 1000) / 150 * STEPS
-    np.testing.assert_allclose(steps, np.rint(steps), atol=1e-6)  # a grid: no float tells the value it came from
+    np.testing.assert_allclose(steps, np.rint(steps), atol=1e-6)  # a grid: no float reveals the original value
     assert 1000 <= worn.y.min() <= worn.y.max() <= 1150
 
 
-def test_no_true_row_is_counted(monkeypatch):
-    """What is counted is the disguise: with one that says something else altogether, so does the forest."""
+def test_original_rows_are_never_counted(monkeypatch):
+    """The randomised rows are counted: if they differ completely, so does the forest."""
     from silvan.algorithms.private import noisy_rows
 
     def other(part, known, epsilon):
@@ -248,7 +248,7 @@ def test_no_true_row_is_counted(monkeypatch):
     assert (model.forest_.value[:, 0] == 1.0).all()
 
 
-def test_input_needs_bounds():
+def test_randomised_rows_need_bounds():
     features = [sv.Feature("age", edges=(30.0, 60.0)), *schema().features[1:]]
     fed = sv.federate_rows({"a": table(n=100)}, schema=sv.Schema.of(features, schema().label))
     with pytest.raises(InputError, match="'age' has none"):
@@ -256,7 +256,7 @@ def test_input_needs_bounds():
     sv.HistogramForest(epsilon=1.0, private="levels", **SMALL).fit(fed)
 
 
-def test_a_site_with_nonsense_is_named():
+def test_a_site_with_a_nonsense_reply_is_named():
     fed = federate()
     answer = fed.local_sites["site 2"].receive
 

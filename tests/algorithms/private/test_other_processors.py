@@ -1,4 +1,4 @@
-"""Private forests on another processor, whose linear algebra and logarithms end in other digits."""
+"""Private forests on another processor, whose linear algebra and logarithms differ in the last digits."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ print(model.forest_.hash, [len(budget.charges()) for budget in budgets(fed).valu
 """
 
 OTHER = {
-    "OPENBLAS_CORETYPE": "Prescott",  # what every x86 processor can do; without effect elsewhere
+    "OPENBLAS_CORETYPE": "Prescott",  # what every x86 processor supports; no effect elsewhere
     "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX",
 }
 
@@ -33,5 +33,5 @@ def fit(task: str, budgets: object, **settings: str) -> str:
 
 @pytest.mark.parametrize("task", ["binary", "number"])
 def test_a_coordinator_on_another_processor_makes_the_same_forest_at_no_cost(tmp_path, task):
-    """The same noise is told again only to the same question, and one of them holds what was made of noisy counts."""
+    """Only an identical request gets the same noise again, and one request has values derived from noisy counts."""
     assert fit(task, tmp_path) == fit(task, tmp_path, **OTHER)

@@ -1,4 +1,4 @@
-"""Private forests of tables: what they learn, what they cost, and questions that do not hold together."""
+"""Private forests of tables: accuracy, cost, and inconsistent requests."""
 
 import warnings
 from fractions import Fraction
@@ -28,11 +28,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:rows times epsilon")
 
 
 def leave_noise_out(monkeypatch):
-    """To be called in a test, not before it: each test begins with noise of a seed of its own."""
+    """To be called inside a test: each test starts with noise from its own seed."""
     monkeypatch.setattr(Noise, "add", lambda self, counts: np.array(counts, np.int64))
 
 
-# -- what they learn
+# -- accuracy
 
 
 def test_two_classes():
@@ -74,15 +74,15 @@ def test_more_epsilon_is_better():
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("sums", ["ring", "masked"])
-def test_sums_that_hide_their_parts(task, sums):
+def test_masked_and_ring_sums(task, sums):
     model = sv.HistogramForest(epsilon=3.0).fit(federate(task, sums=sums))
     assert "nobody sees a site's part" in model.privacy_.seen_by
     assert model.forest_ is not None
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_same_forest_whoever_holds_the_rows(task, monkeypatch):
-    """Apart from noise: one site or several, trusted or hidden sums, restarted for every message or not."""
+def test_the_forest_does_not_depend_on_who_holds_the_rows(task, monkeypatch):
+    """Apart from noise: one site or several, trusted or masked sums, restarted for every message or not."""
     leave_noise_out(monkeypatch)
     learner = sv.HistogramForest(epsilon=3.0, noise="total", tolerate=0, n_rows=600)
     expected = learner.fit(federate(task, n=600, n_sites=1)).forest_.hash
@@ -91,20 +91,20 @@ def test_the_same_forest_whoever_holds_the_rows(task, monkeypatch):
         assert learner.fit(fed).forest_.hash == expected, settings
 
 
-def test_noise_is_not_of_the_seed():
-    """Two federations, the same tables and seeds: the questions are the same, the answers are not."""
+def test_noise_does_not_follow_from_the_seed():
+    """Two federations with the same tables and seeds: the requests are the same, the replies differ."""
     first, second = (sv.HistogramForest(epsilon=1.0).fit(federate()).forest_ for _ in range(2))
     assert first.hash != second.hash
 
 
-# -- what they cost
+# -- cost
 
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("n_rows", [None, 2000])
 @pytest.mark.parametrize("epsilon", [0.01, 0.3, 7.0])
-def test_the_account_adds_up(task, n_rows, epsilon):
-    """All of epsilon is used, none of it twice, and every site's books say the same."""
+def test_the_accounting_adds_up(task, n_rows, epsilon):
+    """All of epsilon is used, none of it twice, and the ledgers of all sites agree."""
     fed = federate(task)
     model = sv.HistogramForest(epsilon=epsilon, n_rows=n_rows, noise="total").fit(fed)
     account = model.privacy_
@@ -122,18 +122,18 @@ def test_the_account_adds_up(task, n_rows, epsilon):
     assert "evaluate" in text
 
 
-def test_asking_again_is_free_and_changes_nothing():
+def test_repeated_requests_are_free_and_change_nothing():
     fed = federate()
     learner = sv.HistogramForest(epsilon=1.0)
     forest = learner.fit(fed).forest_
     assert learner.fit(fed).forest_ == forest
     np.testing.assert_allclose(spent(fed), 1.0)
     assert sv.HistogramForest(epsilon=1.0, random_state=1).fit(fed).forest_ != forest
-    # how many rows there are, and in which bins, is the same question whatever the tables are
+    # the number of rows and their bins is the same request for all tables
     np.testing.assert_allclose(spent(fed), 1.75)
 
 
-def test_who_it_holds_against():
+def test_the_guarantee_names_its_adversaries():
     one, several = federate(n_sites=1), federate()
     assert "everybody but the site itself" in sv.HistogramForest(epsilon=1.0).fit(several).privacy_.seen_by
     assert (
@@ -144,7 +144,7 @@ def test_who_it_holds_against():
     seen_by = sv.HistogramForest(epsilon=1.0, tolerate=2).fit(ring).privacy_.seen_by
     assert (
         "up to 2 of 4 sites lost or colluding, at most 1 of them colluding" in seen_by
-    )  # neighbours see what is between
+    )  # neighbours see the difference
     assert "up to 1 of 4 sites" in sv.HistogramForest(epsilon=1.0).fit(ring).privacy_.seen_by
     trusting = federate(n_sites=4, sums="ring")
     alone = sv.HistogramForest(epsilon=1.0, tolerate=0).fit(trusting).privacy_.seen_by
@@ -154,7 +154,7 @@ def test_who_it_holds_against():
 
 
 def test_noise_once_or_at_every_site():
-    """At every site each adds all of it, in sums that hide parts as well; else all shares but one are enough."""
+    """With secure aggregation too, each site adds all of the noise; otherwise all shares but one suffice."""
     for sums, noise, sharers in (("trusted", None, 1), ("trusted", "total", 2), ("ring", None, 2), ("ring", "site", 1)):
         fed = federate(sums=sums)
         seen = []
@@ -164,23 +164,23 @@ def test_noise_once_or_at_every_site():
         assert {request.sharers for request in seen} == {sharers}
 
 
-def test_figures_are_marked_as_outside():
+def test_metrics_are_marked_as_not_private():
     fed = federate(test=0.2, test_by="row")
     figures = sv.HistogramForest(epsilon=1.0).fit(fed).evaluate(fed)
     assert figures["guarantee"].unique().to_list() == ["outside"]
     assert "guarantee" not in sv.HistogramForest(n_estimators=3, max_depth=2).fit(fed).evaluate(fed).columns
 
 
-# -- sites that are lost
+# -- lost sites
 
 
 @pytest.mark.parametrize("sums", ["trusted", "masked"])
 @pytest.mark.parametrize("tolerate", [0, 1, 2])
-def test_a_site_that_is_lost_takes_its_share_of_noise_along(sums, tolerate):
-    """What has too little noise is not opened, unless that was allowed for: one site is lost, another curious."""
+def test_a_lost_site_takes_its_share_of_noise_with_it(sums, tolerate):
+    """A sum with too little noise is not opened, unless losses were allowed for: one site is lost, another curious."""
     fed = federate(n_sites=5, sums=sums, quorum=4)
     answer = fed.local_sites["site 4"].receive
-    # it is there when the study is announced, and lost when it begins
+    # present at the announcement, lost at the start of the study
     fed.local_sites["site 4"].receive = lambda data, verb: answer(data, verb) if b"Announce" in data else b"nonsense"
     learner = sv.HistogramForest(epsilon=1.0, noise="total", tolerate=tolerate)
     if tolerate == 2:
@@ -215,7 +215,7 @@ def test_a_site_that_is_lost_takes_its_share_of_noise_along(sums, tolerate):
     ],
     ids=["none", "no bounds", "no categories", "one class", "a number"],
 )
-def test_a_schema_without_bounds_says_what_to_give(task, schema, said):
+def test_missing_bounds_are_explained(task, schema, said):
     frame = table(task, n=300)
     fed = sv.federate_rows({"a": frame[::2], "b": frame[1::2]}, **({} if schema is None else {"schema": schema}))
     with pytest.raises(InputError, match=said):
@@ -224,7 +224,7 @@ def test_a_schema_without_bounds_says_what_to_give(task, schema, said):
 
 @cache
 def three_hundred():
-    """A federation for what is refused."""
+    """A federation for refused requests."""
     return federate(n=300)
 
 
@@ -250,7 +250,7 @@ def test_parameters(learner, said):
         learner.fit(three_hundred())
 
 
-def test_small_tables_are_warned_about():
+def test_small_tables_give_a_warning():
     with pytest.warns(UserWarning, match="rows times epsilon is"):
         sv.HistogramForest(epsilon=0.05, n_rows=300).fit(federate(n=300))
     with warnings.catch_warnings():
@@ -337,7 +337,7 @@ def test_cells_agree_with_counting_rows():
     assert lost.any()
 
 
-# -- what is made of noisy counts
+# -- what is derived from noisy counts
 
 
 def test_noise_is_smoothed_away():
@@ -349,8 +349,8 @@ def test_noise_is_smoothed_away():
     assert (smooth >= 0).all()
 
 
-def test_bins_that_nothing_is_known_of_have_rows_by_their_width():
-    """Counts drowned in noise say nothing; those that are clear decide, whatever the widths."""
+def test_unknown_bins_have_rows_in_proportion_to_their_width():
+    """Counts drowned in noise have no effect; clear counts decide, whatever the widths."""
     rng = np.random.default_rng(0)
     widths = np.array([*0.5 ** np.arange(12, 0, -1), *np.ones(16)])
     exact = np.concatenate([[0, 0], 1000 * widths / widths.sum()])
@@ -368,7 +368,7 @@ def test_groups_have_about_equal_mass():
 
 
 def test_cells_are_shrunk_together():
-    """Without noise and with many rows, log-odds are what the counts say; with noise they are nearer to nothing."""
+    """Without noise and with many rows, log-odds follow the counts; with noise they shrink towards zero."""
     counts = np.array([[900, 100], [100, 900], [500, 500], [400, 600]])
     kernel = tables_estimates.prior([2, 2], 0.2, 0.3)
     clear = tables_estimates.log_odds(counts, np.array([0.5, 0.5]), kernel, 1e-9)
@@ -399,7 +399,7 @@ def test_calibration_rises():
     assert np.isfinite(tables_estimates.calibrate(np.zeros((10, 2)), knots, 1.0)).all()
 
 
-# -- questions that do not hold together
+# -- inconsistent requests
 
 
 TABLES = {
@@ -423,7 +423,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("field", TABLES)
-def test_tables_that_do_not_hold_together(field):
+def test_inconsistent_tables_are_refused(field):
     frame = table(n=50)
     (_, request, _), *_ = [q for q in requests("binary", frame, 1.0) if q[0] == "tables"]
     site = Site("here", frame)
@@ -432,7 +432,7 @@ def test_tables_that_do_not_hold_together(field):
             plan_counts(site, msgspec.structs.replace(request, **{field: value}), schema())
 
 
-def test_other_questions_that_do_not_hold_together():
+def test_other_inconsistent_requests_are_refused():
     for task, name, changes in [
         ("binary", "columns", {"columns": np.array([0, 1, 2], np.int32)}),
         ("binary", "columns", {"sizes": np.array([2, 1, 2])}),
@@ -451,7 +451,7 @@ def test_other_questions_that_do_not_hold_together():
                     plan_counts(site, msgspec.structs.replace(request, **changes), schema(task))
 
 
-def test_a_site_that_answers_nonsense_is_named():
+def test_a_site_with_nonsense_replies_is_named():
     fed = federate()
     member = fed.local_sites["site 1"]
     answer = member.receive
@@ -468,7 +468,7 @@ def test_a_site_that_answers_nonsense_is_named():
 
 
 def test_every_recipe(monkeypatch):
-    """Few rows or many: from three public groups a feature to several groupings of large tables."""
+    """Few rows or many: from three public groups per feature to several groupings of large tables."""
     leave_noise_out(monkeypatch)
     draw, used = tables._draw_tables, []
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""To the coordinator columns, categories and classes are numbers; parties know their own by name."""
+"""The coordinator sees numbers for columns, categories and classes; parties keep their names."""
 
 import msgspec
 import polars as pl
@@ -9,16 +9,16 @@ import silvan as sv
 from silvan.algorithms.vertical.columns import ColumnKinds
 from silvan.algorithms.vertical.encoded import FindValues
 from silvan.algorithms.vertical.encoded_labels import EncodeLabels
-from silvan.algorithms.vertical.in_one_place import list_rows
 from silvan.algorithms.vertical.party_shares import ShownShare
 from silvan.federation import wire
 from silvan.forest.forest_shares import Share
+from silvan.learners.in_one_place import list_rows
 
 NAMES = ("colour", "height", "pounds", "storey", "green")
 
 
 def told(fed, kind):
-    """What parties sent, of one kind."""
+    """Messages of one kind that parties sent."""
     return [
         wire.decode(e.body, kind) for _, way, e in fed.transport.record if way == "sent" and e.kind == kind.__name__
     ]
@@ -53,7 +53,7 @@ def test_models_have_names_where_shares_are_known():
     model.keep(model.structure_, model.shares_)
     assert model.schema_.label == fed.schema.label
     assert all(name.startswith("party 1: column ") for name in model.schema_.names[fed.owners["party 1"].start :])
-    # what an auditor is shown has numbers, too
+    # an auditor sees numbers, too
     shown = [Share.from_bytes(reply.share).schema for reply in told(fed, ShownShare)]
     assert len(shown) == 2
     assert all(": column " in name for schema in shown for name in schema.names)
@@ -64,7 +64,7 @@ def test_models_have_names_where_shares_are_known():
     assert not any(name.encode() in data for name in NAMES for data in fed.transport.data)
 
 
-def test_a_study_may_have_names_shown():
+def test_a_study_may_disclose_names():
     tables = split(wide(), 2)
     fed = federate(tables, Recorded, names="shown", test=0.25)
     assert fed.columns.schema == fed.schema
@@ -75,8 +75,8 @@ def test_a_study_may_have_names_shown():
     assert model.evaluate(fed)["auc"].null_count() == 0
 
 
-def test_a_party_answers_to_numbers_it_told_and_to_no_name():
-    """Or a coordinator could try names."""
+def test_a_party_accepts_its_numbers_and_no_names():
+    """Otherwise a coordinator could guess names."""
 
     def guessed(fed, request):
         schema = sv.Schema.from_json(fed.content(request.ground.columns))
@@ -121,7 +121,7 @@ def test_numbers_and_keys_outlive_the_process_with_a_journal(tmp_path, settings)
 
 
 def test_classes_of_a_model_are_its_own():
-    """Rows to judge by may have other classes; the label holder goes by those of the model."""
+    """Test rows may have other classes; the label holder uses those of the model."""
     frame = wide("several", n=300)
     model = sv.VerticalForest(**SMALL).fit(federate(split(frame, 2)))
     fewer = frame.filter(frame["label"] != "low")

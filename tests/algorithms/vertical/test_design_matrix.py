@@ -1,4 +1,4 @@
-"""Columns of linear models: what scikit-learn's transformers make of the same table."""
+"""Columns of linear models equal the output of scikit-learn's transformers."""
 
 import numpy as np
 import polars as pl
@@ -10,7 +10,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
 import silvan as sv
-from silvan.algorithms.vertical.design_matrix import Design
+from silvan.algorithms.vertical.linear_shares import Design
 from silvan.data.encode import encode_features
 from silvan.data.table import read_table
 
@@ -34,7 +34,7 @@ def encoded(frame, schema=None):
     return encode_features(read_table(frame), schema, fill_absent=True), schema
 
 
-def test_scikit_learn_makes_the_same_of_it():
+def test_columns_equal_scikit_learns():
     frame = table()
     X, schema = encoded(frame)
     design, columns = Design.of(X, schema)
@@ -71,16 +71,16 @@ def test_new_rows():
         pl.DataFrame({"age": [None, 50.0], "dose": [None, 3], "ward": ["a", None], "sex": ["x", "f"]}), schema
     )
     out = dict(zip(design.names, design.apply(new).T, strict=True))
-    assert out["dose"][0] == 0  # at the mean, and no column tells so: none was missing before
+    assert out["dose"][0] == 0  # at the mean, without a column for it: none was missing before
     assert out["age"][0] == pytest.approx((design.fill[0] - design.mean[0]) * design.scale[0])
     assert out["age is missing"][0] > 0 > out["age is missing"][1]
-    assert out["sex = f"][0] == pytest.approx(0, abs=1e-12)  # a category that nobody knew is missing
+    assert out["sex = f"][0] == pytest.approx(0, abs=1e-12)  # an unknown category counts as missing
     assert out["sex = m"][0] == pytest.approx(0, abs=1e-12)
     assert (out["same"] == 0).all()
     assert np.isfinite(columns).all()
 
 
-def test_columns_without_values_or_rows_of_nothing():
+def test_empty_columns_and_rows():
     X, schema = encoded(table())
     X[:, 0] = np.nan
     design, columns = Design.of(X, schema)

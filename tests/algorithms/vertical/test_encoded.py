@@ -1,4 +1,4 @@
-"""What vertical forests ask and tell, and that nonsense from a party or to it has a name."""
+"""Requests and replies of vertical forests; nonsense from or to a party is reported by name."""
 
 from functools import cache
 
@@ -12,24 +12,24 @@ from helpers.studies import TASKS, Stop, stopping
 import silvan as sv
 from silvan.algorithms.vertical.encoded import FindValues, Sides, SplitNodes, Values
 from silvan.algorithms.vertical.encoded_labels import CodedLabels, EncodeLabels, LabelsForParties, open_labels
-from silvan.algorithms.vertical.in_one_place import joined, own_schema
 from silvan.algorithms.vertical.party_rows import Round
 from silvan.algorithms.vertical.party_shares import KeepShare, LeafValues, ShownShare, share_key
 from silvan.errors import FormatError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Blob
+from silvan.federation.transport import InProcess
+from silvan.learners.in_one_place import joined, own_schema
 
 
 def asked(fed, kind):
-    """All requests of a kind, with the party that got it."""
+    """All requests of a kind, each with the party that received it."""
     received = [(site, e) for site, way, e in fed.transport.record if way == "received" and e.kind == kind.__name__]
     return [(site, wire.decode(e.body, kind)) for site, e in received]
 
 
 @cache
 def recorded(n_parties=2):
-    """A federation that was listened to while a small forest grew, and the forest; several tests look at both."""
+    """A small recorded federation and its forest, shared by several tests."""
     fed = federate(split(wide(), n_parties), Recorded)
     return fed, sv.VerticalForest(**SMALL).fit(fed)
 
@@ -50,12 +50,12 @@ def test_rounds(n_estimators, max_depth):
     assert fed.rounds == before + 1
 
 
-def test_nodes_that_draw_again_wait_for_the_next_round():
+def test_nodes_that_sample_again_wait_for_the_next_round():
     fed = federate(split(wide(), 3))
     assert sv.VerticalForest(n_estimators=9, max_depth=6, max_features=1).fit(fed).rounds_ <= 2 * 6 + 2
 
 
-def test_bytes_are_those_delivered():
+def test_byte_counts_match_deliveries():
     fed = federate(split(wide(), 2), Recorded)
     before = fed.bytes
     start = len(fed.transport.data)
@@ -65,10 +65,10 @@ def test_bytes_are_those_delivered():
     assert all(fed.bytes[p][w] - before[p][w] == n for p, ways in model.bytes_.items() for w, n in ways.items())
 
 
-# -- who is told what
+# -- who learns what
 
 
-def test_parties_are_asked_about_their_own_columns():
+def test_parties_receive_requests_about_their_columns_only():
     fed = federate(split(wide(), 3), Recorded)
     model = sv.VerticalForest(**SMALL, max_features=None).fit(fed)
     requests = asked(fed, FindValues)
@@ -76,7 +76,7 @@ def test_parties_are_asked_about_their_own_columns():
     for site, request in requests:
         own = fed.owners[site]
         drawn = request.features[request.features >= 0]
-        assert set(drawn.tolist()) == set(range(len(own)))  # local numbers: nothing of the others
+        assert set(drawn.tolist()) == set(range(len(own)))  # local numbers: nothing about the others
         schema = sv.Schema.from_json(fed.content(request.ground.columns).decode())
         assert schema.names == fed.columns.schema.names[own.start : own.stop]
         assert schema.label.classes is None
@@ -90,7 +90,7 @@ def test_parties_are_asked_about_their_own_columns():
         assert np.array_equal(np.sort(share.node), np.flatnonzero(model.structure_.owner == fed.sites.index(party)))
 
 
-def test_weights_of_classes_do_not_give_the_code_away():
+def test_class_weights_do_not_reveal_the_code():
     fed = federate(split(wide("several"), 2), Recorded)
     weight = {"low": 0.5, "middle": 2.0, "high": 3.0, "top": 4.0}
     sv.VerticalForest(**SMALL, class_weight=weight).fit(fed)
@@ -101,18 +101,18 @@ def test_weights_of_classes_do_not_give_the_code_away():
     assert all(request.leaves is None for site, request in asked(fed, KeepShare) if site != "party 0")
 
 
-def test_who_won_a_node_is_told_to_nobody():
+def test_the_winner_of_a_node_is_disclosed_to_nobody():
     fed, _ = recorded(3)
     assert Round.__struct_fields__ == ("nodes", "needed", "bits")
     rounds = {b.hash: fed.content(b) for _, request in asked(fed, FindValues) for b in request.ground.rounds}
     assert len(rounds) == SMALL["max_depth"] - 1
     for site in fed.sites:
         seen = {b.hash for s, request in asked(fed, FindValues) if s == site for b in request.ground.rounds}
-        assert seen == set(rounds)  # all are told the same
+        assert seen == set(rounds)  # all receive the same
 
 
-def test_last_splits_are_not_told():
-    """Rows of splits whose children are leaves are nobody's business."""
+def test_the_last_splits_are_not_disclosed():
+    """No party needs the rows of splits whose children are leaves."""
     fed = federate(split(wide(), 2), Recorded)
     sv.VerticalForest(n_estimators=4, max_depth=1).fit(fed)
     for _, way, envelope in fed.transport.record:
@@ -137,7 +137,7 @@ def test_labels_travel_in_code(task):
     else:
         pairs = set(zip(target.tolist(), y.tolist(), strict=True))
         assert len(pairs) == len(set(y.tolist()))  # one to one
-    # sealed: neither code nor label is in what the coordinator carries
+    # sealed: neither code nor label is in what the coordinator forwards
     plain = target[:, 1] if task == "number" else target
     for form in (y, plain):
         for dtype in (np.uint8, np.uint16, np.int32, np.int64, np.float64):
@@ -181,7 +181,7 @@ def test_the_whole_forest_needs_all_shares():
 # -- policies
 
 
-def test_policies_hold():
+def test_policies_are_enforced():
     tables = split(wide(), 2)
     with pytest.raises(sv.RefusedError, match="leaves of at least 5 rows"):
         sv.VerticalForest(**SMALL).fit(federate(tables, policy=sv.Policy(min_leaf=5)))
@@ -202,7 +202,7 @@ def test_labels_must_be_a_known_way():
         sv.VerticalForest(labels="plain").fit(fed)
 
 
-# -- parties that answer nonsense
+# -- parties that reply nonsense
 
 LIES = {
     "too few bits": ("party 1", Sides, {"bits": lambda bits: bits[:-1]}, "a partition with the wrong number of bits"),
@@ -251,7 +251,7 @@ def _measured(labels, **changes):
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_party_that_answers_nonsense(lie):
+def test_nonsense_replies_of_a_party(lie):
     liar, kind, changes, text = LIES[lie]
     fed = federate(split(wide(n=120), 2), lying(liar, kind, **changes))
     with pytest.raises(sv.SiteError, match=f"'{liar}'.*{text}"):
@@ -261,7 +261,7 @@ def test_a_party_that_answers_nonsense(lie):
     )
 
 
-def test_parties_that_count_other_rows():
+def test_parties_that_count_different_rows():
     fed = federate(split(wide(), 2), lying("party 1", Values, totals=lambda totals: totals + 1))
     with pytest.raises(sv.FederationError, match="party 'party 1' counts other rows"):
         sv.VerticalForest(**SMALL, max_features=None).fit(fed)
@@ -274,7 +274,7 @@ def test_an_auditor_is_not_deceived():
         sv.VerticalForest(**SMALL, auditor=True).fit(fed)
 
 
-# -- a coordinator that asks nonsense
+# -- a coordinator that requests nonsense
 
 
 def _round(**changes):
@@ -312,13 +312,13 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
-def test_a_coordinator_that_asks_nonsense(nonsense):
+def test_nonsense_requests_of_a_coordinator(nonsense):
     fed = asking(federate(split(wide(), 2)), FindValues, NONSENSE[nonsense])
     with pytest.raises((sv.SiteError, sv.RefusedError), match=r"could not read what it was sent|refused"):
         sv.VerticalForest(**SMALL).fit(fed)
 
 
-def test_splitting_a_node_for_which_there_is_no_split():
+def test_a_split_that_nobody_offered():
     table = wide(n=60)
     tables = {"a": table.select(ID, "label", "age"), "b": table.select(ID).with_columns(constant=1.0)}
     fed = federate(tables)
@@ -356,10 +356,10 @@ def test_labels_of_other_rows_are_refused():
         open_labels(party, few, ground.rows, fed.rows["party 0"])
 
 
-# -- parties that forget, coordinators that stop
+# -- restarted parties, stopped coordinators
 
 
-def test_a_party_that_forgets_its_splits_finds_them_again():
+def test_a_restarted_party_recovers_its_splits():
     fed = federate(split(wide(), 2))
     forgotten = []
 
@@ -377,7 +377,7 @@ def test_a_party_that_forgets_its_splits_finds_them_again():
 
 
 @pytest.mark.parametrize("stop", [1, 4, 9, 14, 20, 21])
-def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
+def test_a_killed_coordinator_resumes(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     whole = recorded()[1].forest_
     with pytest.raises(Stop):
@@ -406,8 +406,8 @@ def test_a_share_is_kept_for_good():
     assert model.predict(fed).equals(sv.VerticalForest(**SMALL).fit(fed).predict(fed))
 
 
-def test_names_of_caches_are_of_what_they_hold():
-    """Two forests on one federation do not see each other's rows."""
+def test_cache_keys_identify_their_content():
+    """Two forests on one federation do not share rows."""
     fed = federate(split(wide(), 2))
     first, second = sv.VerticalForest(**SMALL), sv.VerticalForest(**SMALL, bootstrap=False)
     alone = first.fit(fed).forest_
@@ -415,8 +415,8 @@ def test_names_of_caches_are_of_what_they_hold():
     assert first.fit(fed).forest_ == alone
 
 
-def test_a_split_is_remembered_for_its_own_seed_alone():
-    """Forests that differ where columns tie: none is grown from what another left in a party's memory."""
+def test_a_split_is_cached_for_its_seed_only():
+    """Forests differ where columns tie: none uses what another left in a party's memory."""
     frame = wide()
     table = frame.select(ID, "age").with_columns(same=pl.col("age"))
     fed = federate({"a": frame.select(ID, "label"), "b": table})

@@ -1,4 +1,4 @@
-"""Encrypted labels give the same trees, and only the label holder learns what splits and leaves are worth."""
+"""Encrypted labels give the same trees, and only the label holder learns gains and leaf values."""
 
 from collections import Counter
 from copy import copy
@@ -45,19 +45,19 @@ ENCRYPTED = {**SMALL, "labels": "encrypted", "key_bits": 256}
 
 @pytest.fixture(autouse=True)
 def _short_keys(monkeypatch):
-    """Keys that protect nothing, and are quick."""
+    """Keys that protect nothing but are fast."""
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
 
 
 @cache
 def recorded(task="binary"):
-    """A federation that was listened to while a small forest grew, and the forest; several tests look at both."""
+    """A small recorded federation and its forest, shared by several tests."""
     fed = federate(split(wide(task, n=90), 2), Recorded)
     return fed, sv.VerticalForest(**ENCRYPTED).fit(fed)
 
 
 def messages(fed, way, kind):
-    """All messages of a kind that parties received or sent, with whose they are."""
+    """All messages of a kind that parties received or sent, each with its party."""
     return [(s, wire.decode(e.body, kind)) for s, w, e in fed.transport.record if (w, e.kind) == (way, kind.__name__)]
 
 
@@ -74,8 +74,8 @@ def assert_same(fed, **parameters):
 # -- the same trees
 
 
-def test_roots_that_draw_again_and_again():
-    """One column of six decides, and nodes draw one: for some rounds no root is split, and all are asked about anew."""
+def test_roots_that_sample_several_times():
+    """One column of six decides, and nodes sample one: some rounds split no root, and all are asked again."""
     n = 120
     label = np.random.default_rng(0).integers(0, 2, n)
     still = {f"still {i}": np.zeros(n) for i in range(5)}
@@ -99,7 +99,7 @@ def test_number_of_parties(task, n_parties):
     [
         {"bootstrap": False, "max_features": None},
         {"feature_sampling": "tree"},
-        {"max_features": 1, "max_depth": 5},  # nodes that draw again
+        {"max_features": 1, "max_depth": 5},  # nodes that sample again
         {"min_samples_leaf": 7, "max_bins": 255},
     ],
     ids=str,
@@ -172,7 +172,7 @@ def test_longer_keys(monkeypatch):
     assert len(model.forest_.feature) == 3
 
 
-# -- prediction, files, evaluating
+# -- prediction, files, evaluation
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -186,11 +186,11 @@ def test_prediction_takes_one_round(task):
     assert predictions["prediction"].to_list() == model.forest_.predict(frame.sort(ID)).tolist()
     if task != "number":
         proba = model.predict_proba(fed).sort(ID).drop(ID).to_numpy()
-        assert np.array_equal(proba, model.forest_.predict_proba(frame.sort(ID)))  # to the bit
+        assert np.array_equal(proba, model.forest_.predict_proba(frame.sort(ID)))  # bit for bit
 
 
 def test_predictions_elsewhere_need_the_share_of_the_label_holder(monkeypatch):
-    """As between machines, where the coordinator has shares only if an auditor was shown them."""
+    """As between machines, where the coordinator sees shares only if they were given to an auditor."""
     fed, model = recorded()
     expected = model.predict(fed).sort(ID)["prediction"].to_list()
     monkeypatch.setattr(type(fed), "local_sites", property(lambda self: {}))
@@ -202,7 +202,7 @@ def test_predictions_elsewhere_need_the_share_of_the_label_holder(monkeypatch):
         model.predict(fed)
 
 
-def test_what_leaves_are_worth_stays_with_the_label_holder(tmp_path):
+def test_leaf_values_stay_with_the_label_holder(tmp_path):
     fed = federate(split(wide("several", n=200), 2, holder=1), Recorded)
     model = sv.VerticalForest(**ENCRYPTED).fit(fed)
     assert model.shares_["party 1"].value.shape == (model.structure_.n_leaves, 4)
@@ -236,7 +236,7 @@ MESSAGES = [*MATCHING, "EncryptLabels", "SumLabels", "DecideNodes", "SplitChosen
 
 
 def test_evaluate():
-    """The label holder looks leaves up itself: the coordinator sees no score, and nothing of what they are worth."""
+    """The label holder looks up leaves itself: the coordinator sees no score and no leaf value."""
     fed = federate(split(wide(n=300), 2), Recorded, test=0.3)
     table = sv.VerticalForest(**ENCRYPTED).fit(fed).evaluate(fed)
     federated, pooled = (table.filter(site="all", model=m)["auc"].to_list() for m in ("federated", "pooled"))
@@ -246,7 +246,7 @@ def test_evaluate():
             assert isinstance(wire.decode(envelope.body, EvaluateScores).found, RowLeaves)
 
 
-# -- who is told what
+# -- who learns what
 
 
 def test_ciphertexts_of_labels_are_not_sent_back_to_the_label_holder():
@@ -272,11 +272,11 @@ def test_labels_are_in_no_message(task):
                 assert request.ground.settings.class_weight is None
     sums = [reply for _, reply in messages(fed, "sent", EncryptedSums)]
     texts = {row.tobytes() for reply in sums for row in reply.sums.data}
-    assert len(texts) == sum(len(reply.sums) for reply in sums)  # no two alike, though many sums are
+    assert len(texts) == sum(len(reply.sums) for reply in sums)  # no two are equal, though many sums are
 
 
-def test_the_same_question_has_the_same_answer():
-    """Or asking again would give sums under other masks, which differ by an encryption of zero."""
+def test_a_repeated_request_gets_the_same_reply():
+    """Otherwise repeating a request would give sums under other masks, which differ by an encryption of zero."""
     fed = federate(split(wide(n=60), 2), Recorded)
     sv.VerticalForest(**ENCRYPTED).fit(fed)
     asked = [request for _, request in messages(fed, "received", SumLabels)]
@@ -292,7 +292,7 @@ def test_the_same_question_has_the_same_answer():
     assert not np.isin(fed.ask({"party 1": other})["party 1"].sums.data[0], replies[0].sums.data[0]).all()
 
 
-def test_choices_are_for_the_winner_alone():
+def test_only_the_winner_receives_the_choice():
     fed = federate(split(wide(n=120), 3), Recorded)
     sv.VerticalForest(**{**ENCRYPTED, "n_estimators": 9}, max_features=1).fit(fed)
     by_party = dict(messages(fed, "received", SplitChosen))
@@ -375,7 +375,7 @@ def _fields(lanes, n):
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_party_that_answers_nonsense(lie):
+def test_nonsense_replies_of_a_party(lie):
     liar, kind, changes, text = LIES[lie]
     fed = federate(split(wide(n=90), 2), lying(liar, kind, **changes))
     with pytest.raises(sv.SiteError, match=f"'{liar}'.*{text}"):
@@ -383,7 +383,7 @@ def test_a_party_that_answers_nonsense(lie):
 
 
 def test_sums_that_do_not_add_up():
-    """Sums of other rows than the node's are noticed by the label holder."""
+    """The label holder detects sums over rows other than the node's."""
     fed = federate(split(wide(n=90), 2))
     answering(fed.party("party 1"), EncryptedSums, sums=lambda s: Ciphertexts(s.key, s.data[::-1].copy()))
     with pytest.raises(sv.RefusedError, match=r"'party 0'.*the sums of party 'party 1' do not fit the rows"):
@@ -391,7 +391,7 @@ def test_sums_that_do_not_add_up():
 
 
 def _sums(fed, request):
-    """Sums of one party in another order."""
+    """The sums of one party, reordered."""
     turned = {}
     for name, offer in request.offers.items():
         sums = Ciphertexts(offer.reply.sums.key, offer.reply.sums.data[::-1].copy())
@@ -400,7 +400,7 @@ def _sums(fed, request):
 
 
 def _nodes(fed, request):
-    """Sums of some nodes as those of others."""
+    """The sums of some nodes in place of others."""
     turned = {name: msgspec.structs.replace(o, which=o.which[1:]) for name, o in request.offers.items()}
     return msgspec.structs.replace(request, offers=turned)
 
@@ -416,7 +416,7 @@ def _partition(fed, request):
 
 
 def _closed(fed, request):
-    """A node that was split already."""
+    """A node that was already split."""
     nodes = np.r_[np.int32(0), request.nodes[1:]].astype(np.int32)
     return msgspec.structs.replace(request, nodes=nodes) if request.notes else request
 
@@ -430,7 +430,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("what", CHANGED)
-def test_what_parties_signed_cannot_be_changed_on_its_way(what):
+def test_signed_messages_cannot_be_changed_in_transit(what):
     change, text = CHANGED[what]
     fed = asking(federate(split(wide(n=90), 2)), DecideNodes, change)
     with pytest.raises(sv.RefusedError, match=rf"'party 0'.*{text}"):
@@ -438,7 +438,7 @@ def test_what_parties_signed_cannot_be_changed_on_its_way(what):
 
 
 def test_a_level_is_decided_once():
-    """Another decision on the same nodes would tell how gains change with what is offered."""
+    """A second decision on the same nodes would reveal how gains change with the offered splits."""
     fed = federate(split(wide(n=90), 2), Recorded)
     sv.VerticalForest(**ENCRYPTED).fit(fed)
     *_, before, last = [request for _, request in messages(fed, "received", DecideNodes)]
@@ -459,7 +459,7 @@ def test_a_level_is_decided_once():
     ],
     ids=str,
 )
-def test_leaves_that_would_show_single_values_are_refused(change):
+def test_leaves_that_would_reveal_single_values_are_refused(change):
     fed = federate(split(wide(n=60), 2), test=0.5)
     model = sv.VerticalForest(**{**ENCRYPTED, "n_estimators": 4}).fit(fed)
     found = RowLeaves(model.structure_.model, np.zeros((3, 4), np.int64), np.ones(4))
@@ -469,7 +469,7 @@ def test_leaves_that_would_show_single_values_are_refused(change):
         )
 
 
-def test_a_label_holder_that_lost_its_key():
+def test_a_label_holder_without_its_key():
     fed = federate(split(wide(n=90), 2), Recorded, random_state=None)
     sv.VerticalForest(**ENCRYPTED).fit(fed)
     requests = [request for _, request in messages(fed, "received", DecideNodes)]
@@ -485,8 +485,8 @@ def test_a_label_holder_that_lost_its_key():
 
 
 @pytest.mark.parametrize("stop", [1, 6, 11, 15])
-def test_a_study_that_was_killed_goes_on(tmp_path, stop):
-    """With the same key, which follows from the seed: the parties live in this process, and forget everything."""
+def test_a_killed_study_resumes(tmp_path, stop):
+    """With the same key, which follows from the seed: the parties run in this process and forget everything."""
     tables, path = split(wide(n=90), 2), str(tmp_path / "journal.db")
     _, whole = recorded()
     with pytest.raises(Stop):
@@ -510,7 +510,7 @@ def test_a_study_that_was_killed_goes_on(tmp_path, stop):
     ],
     ids=str,
 )
-def test_a_coordinator_that_asks_nonsense(change):
+def test_nonsense_requests_of_a_coordinator(change):
     fed, _ = recorded()
     requests = [request for _, request in messages(fed, "received", DecideNodes)]
     with fed.working_on("nonsense"), pytest.raises(sv.SiteError, match="could not read what it was sent"):

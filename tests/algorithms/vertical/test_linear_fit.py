@@ -1,4 +1,4 @@
-"""Linear models of parties that keep their columns: scikit-learn's of the joined table, and what travels."""
+"""Linear models over columns: equal to scikit-learn's on the joined table; and what travels."""
 
 import hashlib
 from copy import copy
@@ -22,10 +22,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import silvan as sv
-from silvan.algorithms.vertical import in_one_place, linear_fit
-from silvan.algorithms.vertical.design_matrix import Design
-from silvan.algorithms.vertical.in_one_place import list_rows, own_schema
-from silvan.algorithms.vertical.linear_shares import LinearModel, LinearShare, Predictors, linear_key
+from silvan.algorithms.vertical import linear_fit
+from silvan.algorithms.vertical.linear_shares import Design, LinearModel, LinearShare, Predictors, linear_key
 from silvan.algorithms.vertical.linear_steps import (
     FRACTION,
     Explain,
@@ -37,7 +35,9 @@ from silvan.algorithms.vertical.linear_steps import (
     open_step,
 )
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
+from silvan.federation.transport import InProcess
+from silvan.learners import in_one_place
+from silvan.learners.in_one_place import list_rows, own_schema
 
 EXACT = {"tol": 1e-7}
 
@@ -57,7 +57,7 @@ def fitted_once(task, n_parties):
 
 
 def fitted(task="binary", n_parties=2):
-    """A model that several tests look at, each at a copy of its own, whose shares it may delete."""
+    """A model shared by several tests; each works on a copy, whose shares it may delete."""
     model = copy(fitted_once(task, n_parties))
     model.shares_ = dict(model.shares_)
     return model
@@ -77,11 +77,11 @@ def sent(fed, kind):
     return [(site, wire.decode(e.body, kind)) for site, e in envelopes]
 
 
-# -- the same as of the joined table
+# -- equal to the joined table
 
 
 def assert_like_scikit_learn(fed, task, alpha=1.0):
-    """Predictors are compared: of columns that two parties have alike, which has the weight is of no account."""
+    """Compares predictors: if two parties hold the same column, either may carry the weight."""
     model = sv.VerticalLinear(alpha=alpha, **EXACT).fit(fed)
     X, y = joined(fed)
     if task == "number":
@@ -104,7 +104,7 @@ def test_number_of_parties(task, n_parties):
 
 
 @pytest.mark.parametrize("load", [load_breast_cancer, load_wine, load_diabetes])
-def test_scikit_learn_on_the_joined_table_as_it_is(load):
+def test_it_equals_scikit_learn_on_the_joined_table(load):
     X, y = load(return_X_y=True)
     X, numbers = X.astype(np.float32).astype(np.float64), load is load_diabetes
     frame = pl.DataFrame(X, schema=[f"c{i}" for i in range(X.shape[1])])
@@ -135,7 +135,7 @@ def test_penalties(task, alpha):
 
 def test_coefficients_of_columns_that_differ():
     """Small steps, to the last digits."""
-    frame = wide().drop("height")  # which is missing where the age is
+    frame = wide().drop("height")  # missing where the age is missing
     fed = federate(split(frame, 3))
     model = sv.VerticalLinear(tol=1e-8).fit(fed)
     X, y = joined(fed)
@@ -190,7 +190,7 @@ def test_a_class_that_no_training_row_has():
     assert len(order) == len(ids)
 
 
-def test_two_of_several_classes_to_learn_from():
+def test_training_rows_with_two_of_several_classes():
     frame = wide("several").filter(pl.col("label").is_in(["low", "high"]))
     schema = sv.Schema(federate(split(frame, 2)).schema.features, sv.Label("label", ("high", "low", "top")))
     model = sv.VerticalLinear().fit(fed := federate(split(frame, 2), schema=schema))
@@ -201,20 +201,20 @@ def test_two_of_several_classes_to_learn_from():
     assert set(model.predict(fed)["prediction"]) == {"high", "low"}
 
 
-# -- rounds, bytes, who is told what
+# -- rounds, bytes, who learns what
 
 
-def test_bytes_are_those_delivered():
+def test_byte_counts_match_deliveries():
     fed = federate(split(wide(), 3), Recorded)
     start = len(fed.transport.data)
     model = sv.VerticalLinear().fit(fed)
     delivered = sum(map(len, fed.transport.data[start:]))
     assert sum(n for ways in model.bytes_.values() for n in ways.values()) == delivered
     n, rows = model.n_iter_, fed.rows["party 0"]
-    assert model.bytes_["party 1"]["sent"] < n * (5 * rows + 1500) + 5000  # four bytes a row and step, and a little
+    assert model.bytes_["party 1"]["sent"] < n * (5 * rows + 1500) + 5000  # four bytes per row and step, and some more
 
 
-def test_parties_are_told_of_their_own_columns():
+def test_parties_learn_about_their_columns_only():
     fed = federate(split(wide(), 3), Recorded)
     sv.VerticalLinear().fit(fed)
     for site, request in asked(fed, OfferDirection):
@@ -226,7 +226,7 @@ def test_parties_are_told_of_their_own_columns():
     assert [site for site, request in asked(fed, KeepCoefficients) if request.label is not None] == ["party 0"]
 
 
-def test_coordinators_carry_what_they_cannot_read():
+def test_coordinators_cannot_read_what_they_forward():
     fed = federate(split(wide(), 2), Recorded)
     model = sv.VerticalLinear().fit(fed)
     rows = in_one_place.joined(fed, fed.columns.training)
@@ -248,7 +248,7 @@ def test_coordinators_carry_what_they_cannot_read():
 
 
 def test_parties_learn_the_label():
-    """What is given away, as docs/linear.md says: the sign of a residual is the label."""
+    """What is disclosed, as docs/linear.md states: the sign of a residual is the label."""
     fed = federate(split(wide(), 2), Recorded)
     sv.VerticalLinear().fit(fed)
     request = asked(fed, OfferDirection)[-1][1]
@@ -257,7 +257,7 @@ def test_parties_learn_the_label():
     assert np.abs(step.residuals).max() <= 1 << FRACTION
 
 
-def test_directions_too_small_to_be_told_are_asked_for_again():
+def test_directions_lost_to_rounding_are_requested_again():
     frame = wide()
     tables = {"a": frame.select(ID, "age", "dose", "label"), "b": frame.select(ID, "noise", "sex")}
     fed = federate(tables, Recorded)
@@ -270,7 +270,7 @@ def test_directions_too_small_to_be_told_are_asked_for_again():
 
 
 def test_label_holders_learn_columns():
-    """What is given away: a party with one column, and no other beside it, shows it up to its scale."""
+    """What is disclosed: a party with a single column reveals it up to its scale, if no other party adds to the sum."""
     frame = wide()
     tables = {"a": frame.select(ID, "age", "dose", "label"), "b": frame.select(ID, "noise")}
     fed = federate(tables, Recorded)
@@ -280,7 +280,7 @@ def test_label_holders_learn_columns():
     assert abs(np.corrcoef(offer.column[:, 0], column)[0, 1]) > 1 - 1e-6
 
 
-def test_policies_hold():
+def test_policies_are_enforced():
     fed = federate(split(wide(), 2), policy=sv.Policy(messages=[*MATCHING, "Explain"]))
     with pytest.raises(sv.RefusedError, match="does not allow OfferDirection"):
         sv.VerticalLinear().fit(fed)
@@ -309,7 +309,7 @@ def test_new_rows(task, how):
     predictions = model.predict(fed)
     assert fed.rounds == before + 1
     assert predictions.columns == [ID, "prediction"]
-    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
+    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # in the order of the first table
     whole = model.predict(frame.sort(ID))
     if task == "number":
         assert np.allclose(predictions.sort(ID)["prediction"], whole, atol=1e-6)
@@ -335,7 +335,7 @@ def test_rows_that_a_party_lacks():
     assert np.allclose(predictions.sort(ID)["yes"], model.predict_proba(blanked.sort(ID))[:, 1], atol=1e-8)
 
 
-def test_a_party_that_left_or_deleted_its_share():
+def test_a_missing_party_or_share():
     model, frame = fitted(n_parties=3), wide(n=40, seed=1)
     tables = split(frame.drop("label"), 3, holder=-1)
     del tables["party 1"]
@@ -415,7 +415,7 @@ def test_damaged_files(tmp_path, name):
         sv.VerticalLinear.load(tmp_path)
 
 
-def test_files_that_were_made_up():
+def test_forged_files():
     model = fitted()
     for changes in (
         {"constant": np.array([np.nan])},
@@ -439,7 +439,7 @@ def test_files_that_were_made_up():
 
 @cache
 def two_parties():
-    """A federation for what is refused."""
+    """A federation for refused input."""
     return federate(split(wide(), 2))
 
 
@@ -465,7 +465,7 @@ def test_parameters(name, value):
         (lambda fed: federate(split(wide(), 2), sums="ring"), "sums must be 'trusted' for fewer than 3 sites"),
     ],
 )
-def test_federations_that_cannot_be_used(use, said):
+def test_unusable_federations(use, said):
     with pytest.raises(sv.InputError, match=said):
         use(two_parties())
 
@@ -480,7 +480,7 @@ def test_one_class():
         sv.VerticalLinear().fit(federate(split(frame, 2), schema=schema))
 
 
-def test_a_number_that_never_varies():
+def test_a_constant_number():
     frame = wide("number").with_columns(label=pl.lit(2.5))
     model = sv.VerticalLinear().fit(fed := federate(split(frame, 2), task="regression"))
     assert np.allclose(model.predict(fed)["prediction"], 2.5)
@@ -497,7 +497,7 @@ def test_too_few_steps(monkeypatch):
         sv.VerticalLinear(tol=1e-8).fit(fed)
 
 
-# -- parties that answer nonsense
+# -- parties that reply nonsense
 
 LIES = {
     "too few rows": (Offer, {"column": lambda c: c[1:]}, "does not match the rows"),
@@ -509,7 +509,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_party_that_answers_nonsense(lie):
+def test_nonsense_replies_of_a_party(lie):
     kind, changes, text = LIES[lie]
     fed = federate(split(wide(), 2), lying("party 1", kind, **changes))
     with pytest.raises(sv.SiteError, match=f"'party 1'.*{text}"):
@@ -517,7 +517,7 @@ def test_a_party_that_answers_nonsense(lie):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_sums_that_do_not_fit_together(which):
+def test_inconsistent_sums(which):
     def lie(products):
         products[which] -= 1 << 50
         return products
@@ -527,8 +527,8 @@ def test_sums_that_do_not_fit_together(which):
         sv.VerticalLinear().fit(fed)
 
 
-def test_columns_that_mean_nothing():
-    # whatever it says of its rows, the others' model is none the worse for it
+def test_invented_columns():
+    # whatever it claims about its rows, the others' model is unharmed
     rng = np.random.default_rng(0)
     liar = lying("party 1", Offer, column=lambda c: rng.integers(-(1 << 28), 1 << 28, c.shape))
     with pytest.warns(ConvergenceWarning):
@@ -553,13 +553,13 @@ def test_a_label_holder_that_answers_nonsense(kind, changes, text):
 
 
 @pytest.mark.parametrize("change", [lambda p: p[1:], lambda p: p.astype(np.float64)])
-def test_predictors_that_are_none(change):
+def test_invalid_predictors(change):
     fed = federate(split(wide(), 2), lying("party 1", Predictors, parts=change))
     with pytest.raises(sv.SiteError, match=r"'party 1'.*not as many as the rows"):
         sv.VerticalLinear().fit(fed).predict(fed)
 
 
-# -- a coordinator that asks nonsense
+# -- a coordinator that requests nonsense
 
 
 def changed(**changes):
@@ -589,7 +589,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
-def test_a_coordinator_that_asks_nonsense(nonsense):
+def test_nonsense_requests_of_a_coordinator(nonsense):
     fed = asking(federate(split(wide(), 2)), *NONSENSE[nonsense])
     with pytest.raises((sv.SiteError, sv.RefusedError), match=r"could not read|refused"):
         sv.VerticalLinear().fit(fed)
@@ -597,7 +597,7 @@ def test_a_coordinator_that_asks_nonsense(nonsense):
 
 @pytest.mark.parametrize(("task", "site"), [("binary", "party 1"), ("number", "party 0")])
 def test_a_coordinator_that_lies(task, site):
-    """Whatever is asked, a party answers, or says that it cannot."""
+    """A party replies to every request, or says that it cannot."""
 
     class Raw(InProcess):
         record: ClassVar[list] = []
@@ -615,8 +615,8 @@ def test_a_coordinator_that_lies(task, site):
     assert "internal" not in codes
 
 
-def test_one_course_of_steps():
-    """A party goes on from what it has answered: residuals of another making would show it from another side."""
+def test_a_party_follows_one_sequence_of_steps():
+    """A party continues from its own replies: other residuals would reveal its table from another side."""
     fed = federate(split(wide(), 2), Recorded)
     sv.VerticalLinear().fit(fed)
     terms = {site: request.terms for site, request in asked(fed, OfferDirection)}
@@ -629,14 +629,14 @@ def test_one_course_of_steps():
             fed.total({site: OfferDirection(terms=own, steps=steps[1:2]) for site, own in terms.items()})
 
 
-# -- parties that forget, coordinators that stop
+# -- restarted parties, stopped coordinators
 
 
 @pytest.mark.parametrize(
     "learner", [sv.VerticalLinear(), sv.VerticalForest(**SMALL)], ids=["VerticalLinear", "VerticalForest"]
 )
 def test_a_finished_study_is_read_from_its_journal(tmp_path, learner):
-    """Nobody is asked again, so parties keep their shares with the journal."""
+    """Nobody receives a second request, so parties keep their shares with the journal."""
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     model = clone(learner).fit(federate(tables, journal=path))
     fed = federate(tables, Recorded, journal=path)
@@ -649,7 +649,7 @@ def test_a_finished_study_is_read_from_its_journal(tmp_path, learner):
 
 
 @pytest.mark.parametrize("stop", [1, 4, 8, 15])
-def test_a_coordinator_that_was_killed_goes_on(tmp_path, stop):
+def test_a_killed_coordinator_resumes(tmp_path, stop):
     tables, path = split(wide(), 2), str(tmp_path / "journal.db")
     whole = fitted()
     with pytest.raises(Stop):

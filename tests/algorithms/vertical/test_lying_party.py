@@ -1,4 +1,4 @@
-"""A party that lies in what it answers is named, or its lie is one about its own table (``helpers/lying_party.py``)."""
+"""A party that lies in a reply is named, unless the lie concerns its own table (``helpers/lying_party.py``)."""
 
 import pytest
 from helpers.column_studies import answering, federate, lying, mirrored, split, wide
@@ -11,7 +11,7 @@ from silvan.algorithms.vertical.encrypted_splits import LeftBits
 
 
 def test_a_party_that_lies():
-    """Some studies of two thousand; the program runs more."""
+    """A few of two thousand studies; the program runs more."""
     found = Studies(names=("classes", "number", "linear")).run(24)
     assert found.failures == []
     assert found.seen["named"] > 8
@@ -19,7 +19,7 @@ def test_a_party_that_lies():
 
 @pytest.mark.parametrize("task", ["binary", "number"])
 def test_a_forged_partition(task):
-    """The label holder counts the rows of every open node, so a partition is of the rows whose statistics were told."""
+    """The label holder counts the rows of every open node, so a partition covers the rows of the sent statistics."""
     fed = federate(split(wide(task, n=240), 3), lying("party 1", Sides, bits=mirrored))
     with pytest.raises(
         sv.FederationError, match=r"'party 0' counts other rows at a node than party 'party 1' has told"
@@ -37,7 +37,7 @@ def test_a_forged_partition_of_encrypted_labels(monkeypatch):
 
 
 def test_honest_parties_are_not_blamed_for_the_label_holder():
-    """Whose counts differ from those of others is named with them."""
+    """A party whose counts differ from those of others is named together with them."""
     fed = federate(split(wide(n=120), 3), lying("party 0", Values, totals=lambda totals: totals[::-1].copy()))
     with pytest.raises(sv.FederationError, match="'party 0'"):
         sv.VerticalForest(4, max_depth=3).fit(fed)

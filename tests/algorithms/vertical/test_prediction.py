@@ -1,4 +1,4 @@
-"""Forests in shares answer what the whole forest answers; their files are each party's own."""
+"""Forests in shares predict like the whole forest; each party's file contains only its share."""
 
 import hashlib
 from copy import copy
@@ -13,13 +13,12 @@ from helpers.column_studies import ID, SMALL, Recorded, federate, lying, split, 
 from helpers.studies import TASKS
 
 import silvan as sv
-from silvan.algorithms.vertical import prediction
-from silvan.algorithms.vertical.in_one_place import joined, own_schema
-from silvan.algorithms.vertical.party_shares import share_key
-from silvan.algorithms.vertical.prediction import LeafSets
+from silvan.algorithms.vertical import party_shares
+from silvan.algorithms.vertical.party_shares import LeafSets, share_key
 from silvan.algorithms.vertical.scores_of_rows import ScoreMetrics
 from silvan.forest.forest_shares import Share, Structure
 from silvan.learners import in_shares
+from silvan.learners.in_one_place import joined, own_schema
 
 
 @cache
@@ -28,7 +27,7 @@ def fitted_once(task, n_parties, parameters):
 
 
 def fitted(task="binary", n_parties=3, **parameters):
-    """A model that several tests look at, each at a copy of its own, whose shares it may delete."""
+    """A model shared by several tests; each works on a copy, whose shares it may delete."""
     model = copy(fitted_once(task, n_parties, tuple(sorted(parameters.items()))))
     model.shares_ = dict(model.shares_)
     return model
@@ -57,16 +56,16 @@ def test_new_rows(task, how):
     assert predictions.columns == [ID, "prediction"]
     whole = dict(zip(frame[ID].to_list(), model.forest_.predict(frame).tolist(), strict=True))
     assert dict(zip(predictions[ID].to_list(), predictions["prediction"].to_list(), strict=True)) == whole
-    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # as they stand in the first table
+    assert predictions[ID].to_list() == fed.party("party 0").frame[ID].to_list()  # in the order of the first table
     if task != "number":
         shares = model.predict_proba(fed)
         assert shares.columns == [ID, *map(str, model.forest_.classes)]
         expected = model.forest_.predict_proba(frame.sort(ID))
-        assert np.array_equal(shares.sort(ID).drop(ID).to_numpy(), expected)  # to the bit
+        assert np.array_equal(shares.sort(ID).drop(ID).to_numpy(), expected)  # bit for bit
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_asking_node_by_node_takes_more_rounds_and_finds_the_same(task):
+def test_node_by_node_prediction_takes_more_rounds_and_agrees(task):
     model, fed = fitted(task), scoring(wide(task, n=60, seed=5))
     quick = model.predict(fed)
     before = fed.rounds
@@ -78,14 +77,14 @@ def test_asking_node_by_node_takes_more_rounds_and_finds_the_same(task):
 def test_many_rows_take_several_messages_and_one_round(monkeypatch):
     model, fed = fitted(), scoring(wide(n=90, seed=5), kind=Recorded)
     predictions = model.predict(fed)
-    monkeypatch.setattr(prediction, "_REPLY_BYTES", 200)
+    monkeypatch.setattr(party_shares, "_REPLY_BYTES", 200)
     before = fed.rounds
     assert model.predict(fed).equals(predictions)
     assert fed.rounds == before + 1
     assert sum(e.kind == "LeafSets" for _, _, e in fed.transport.record) > 6
 
 
-def test_a_joined_table_is_answered_by_the_whole_forest():
+def test_the_whole_forest_predicts_a_joined_table():
     model, frame = fitted(), wide(n=50, seed=2)
     assert np.array_equal(model.predict(frame), model.forest_.predict(frame))
     assert np.array_equal(model.predict_proba(frame, site="party 1"), model.forest_.predict_proba(frame))
@@ -102,7 +101,7 @@ def test_a_joined_table_is_answered_by_the_whole_forest():
         (lambda frame: fitted().evaluate(federate(split(frame, 2))), "there are no test rows: set test=0.2"),
     ],
 )
-def test_what_cannot_be_asked_of_a_model(use, said):
+def test_unsupported_operations(use, said):
     with pytest.raises(sv.InputError, match=said):
         use(wide(n=50, seed=2))
 
@@ -129,13 +128,13 @@ def test_rows_that_a_party_lacks():
     assert NodeByNode.of(model).predict(fed, incomplete=True).equals(predictions)
 
 
-def test_categories_that_nobody_has_seen():
+def test_unseen_categories():
     model, frame = fitted(), wide(n=40, seed=4).with_columns(colour=pl.lit("violet"))
     predictions = model.predict(scoring(frame)).sort(ID)["prediction"].to_list()
     assert predictions == model.forest_.predict(frame.sort(ID)).tolist()
 
 
-def test_an_id_column_named_like_an_answer():
+def test_an_id_column_named_like_an_output_column():
     frame = wide(n=40).rename({ID: "prediction"})
     tables = {"a": frame.select("prediction", "age", "label"), "b": frame.select("prediction", "dose")}
     fed = sv.federate_columns(tables, id="prediction", label="label", n_jobs=1)
@@ -223,7 +222,7 @@ def test_a_party_that_deletes_its_file(tmp_path):
     assert again.predict(fed).equals(model.predict(scoring(wide(n=20))))
 
 
-def test_a_folder_that_was_not_finished_holds_no_model(tmp_path, monkeypatch):
+def test_an_incomplete_folder_has_no_model(tmp_path, monkeypatch):
     model, other = fitted(), fitted(random_state=1)
     write = in_shares.write_whole
 
@@ -246,7 +245,7 @@ def test_a_folder_that_was_not_finished_holds_no_model(tmp_path, monkeypatch):
         sv.VerticalForest.load(tmp_path / "old")
 
 
-def test_files_that_were_changed(tmp_path):
+def test_changed_files(tmp_path):
     model = fitted()
     model.save(tmp_path)
     files = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix == ".silvan"}
@@ -270,11 +269,11 @@ def test_files_that_were_changed(tmp_path):
 
 
 def doctored(data, kind, **changes):
-    """Change arrays of a file and make its digest right again."""
+    """Changes arrays of a file and makes its digest valid again."""
     return replace(kind.from_bytes(data), **changes).to_bytes()
 
 
-def test_files_made_to_harm_are_refused():
+def test_malicious_files_are_refused():
     model = fitted()
     share, structure = model.shares_["party 0"], model.structure_
     assert len(share) > 3

@@ -1,4 +1,4 @@
-"""Regression with offered columns: scikit-learn's on all columns together."""
+"""Regression with columns offered step by step: equal to scikit-learn's on all columns."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ LABELS = {"number": Label("y"), "two": Label("y", (0, 1)), "several": Label("y",
 
 
 def problem(kind, n=300, d=12, seed=0):
-    """Columns that say much the same as each other, and a label that depends on them."""
+    """Strongly correlated columns, and a label that depends on them."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)) + rng.normal(size=(n, 1))
     X = (X - X.mean(axis=0)) / X.std(axis=0)
@@ -48,7 +48,7 @@ def reference(X, y, kind, alpha):
 
 
 def fit(X, y, kind, sizes, alpha=1.0, tol=1e-9, most=60):
-    """The first party has the label; the others offer columns until nothing is left to gain."""
+    """The first party has the label; the others offer columns until there is no further gain."""
     parts = np.split(X, np.cumsum(sizes)[:-1], axis=1)
     labels = make_target(y, LABELS[kind])
     first, *others = [ReducedColumns.of(part) for part in parts]
@@ -74,7 +74,7 @@ def fit(X, y, kind, sizes, alpha=1.0, tol=1e-9, most=60):
 @pytest.mark.parametrize("kind", LABELS)
 @pytest.mark.parametrize("alpha", [0.01, 10.0])
 @pytest.mark.parametrize("sizes", [(6, 6), (11, 1), (3, 3, 3, 3), (0, 12), (12,)], ids=str)
-def test_coefficients_are_those_of_all_columns(kind, alpha, sizes):
+def test_coefficients_equal_those_of_all_columns(kind, alpha, sizes):
     X, y = problem(kind)
     if len(sizes) == 1:
         labels = make_target(y, LABELS[kind])
@@ -114,7 +114,7 @@ def test_narrow_columns_have_the_same_products():
 
 
 @pytest.mark.parametrize("kind", LABELS)
-def test_rows_that_are_told_apart_perfectly(kind):
+def test_perfectly_separable_rows(kind):
     X, y = problem(kind, n=80)
     X = np.concatenate([X, 40 * (y[:, None] - y.mean())], axis=1)
     found, regression = fit(X, y, kind, (6, 7), alpha=1e-3, tol=1e-5)
@@ -129,7 +129,7 @@ def test_shares():
     assert np.allclose(several, [[0.5, 0.5, 0.0], [1 / 3] * 3])
 
 
-def test_columns_that_do_not_fit_together():
+def test_inconsistent_columns():
     X, y = problem("two")
     labels = make_target(y, LABELS["two"])
     regression = Regression(X, labels.target, 1.0, labels.start)
@@ -139,7 +139,7 @@ def test_columns_that_do_not_fit_together():
         regression.fit(1e-6)
 
 
-def test_inverse_leaves_nothing_out_that_is_there():
+def test_the_inverse_is_complete():
     A = np.random.default_rng(0).normal(size=(30, 6))
     H = A.T @ A
     assert np.allclose(pseudo_inverse(H) @ H, np.eye(6))
@@ -163,7 +163,7 @@ def test_conjugate_gradients():
     def easy(v):
         return Coefficients(v.own / np.diag(H)[:, None], nothing)
 
-    for _ in range(4):  # each brings the residual down a hundredfold
+    for _ in range(4):  # each reduces the residual by a factor of a hundred
         left = b.plus(apply(found), -1)
         found = found.plus(
             conjugate_gradients(
@@ -177,7 +177,7 @@ def test_conjugate_gradients():
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_second_derivatives(kind):
-    """By small differences of the first."""
+    """By finite differences of the first."""
     X, y = problem(kind, n=40, d=3)
     target = make_target(y, LABELS[kind]).target
     F, f = with_constant(X), 4

@@ -1,4 +1,4 @@
-"""Thresholds of forests over columns: all that predicts decides by them, the label holder included."""
+"""Thresholds of vertical forests: every prediction uses them, also at the label holder."""
 
 from unittest import mock
 
@@ -20,8 +20,8 @@ def made(**settings):
 
 
 @pytest.mark.parametrize("labels", ["encoded", "encrypted"])
-def test_predictions_at_the_label_holder_obey_it(tmp_path, labels):
-    """Also where only the label holder knows what leaves are worth."""
+def test_predictions_at_the_label_holder_use_the_threshold(tmp_path, labels):
+    """Also where only the label holder knows the leaf values."""
     encrypted = {}
     if labels == "encrypted":
         pytest.importorskip("gmpy2", reason="gmpy2 is not installed: pip install 'silvan[vertical]'")
@@ -38,7 +38,7 @@ def test_predictions_at_the_label_holder_obey_it(tmp_path, labels):
     assert (plain != (wanted == "yes")).any()  # it makes a difference
 
 
-def test_a_rule_is_not_for_parties():
+def test_parties_accept_no_threshold_rule():
     fed, model = made()
     with pytest.raises(InputError, match="give a number between 0 and 1"):
         model.set_params(threshold="youden").fit(fed)

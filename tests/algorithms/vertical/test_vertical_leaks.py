@@ -1,4 +1,4 @@
-"""What row partitions tell about labels, measured: much with small leaves, little with large ones."""
+"""What row partitions reveal about labels, measured: much with small leaves, little with large ones."""
 
 from functools import cache
 
@@ -10,14 +10,14 @@ from helpers.partition_attack import accuracy, certain, drawn_by, groups, last_r
 from sklearn.metrics import adjusted_rand_score
 
 import silvan as sv
-from silvan.algorithms.vertical.in_one_place import joined, row_key_of
+from silvan.learners.in_one_place import joined, row_key_of
 
 N = 300
 
 
 @cache
 def attacked(min_leaf, bootstrap=True, signal=False):
-    """Train on labels that no column can tell (or that some can), and attack from the party without the label."""
+    """Trains on labels that no column predicts (or that some do), and attacks from the party without the label."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 8))
     y = X[:, 0] + X[:, 5] + 0.7 * rng.normal(size=N) > 0 if signal else rng.random(N) < 0.5
@@ -34,8 +34,8 @@ def attacked(min_leaf, bootstrap=True, signal=False):
 
 
 @pytest.mark.parametrize("min_leaf", [1, 2])
-def test_small_leaves_give_labels_away(min_leaf):
-    """Of labels that nothing predicts, partitions alone tell all which are the same."""
+def test_small_leaves_reveal_labels(min_leaf):
+    """For labels that nothing predicts, partitions alone reveal which rows have equal labels."""
     sure, guessed, _ = attacked(min_leaf)
     assert sure > 0.9
     assert guessed > 0.85
@@ -49,15 +49,15 @@ def test_a_minimum_leaf_size_hides_them():
     assert max(guessed[20], guessed[40]) < 0.72
 
 
-def test_what_columns_predict_is_told_anyway():
-    """A large leaf hides who is an exception, not what the columns say of most."""
+def test_predictable_labels_are_revealed_anyway():
+    """A large leaf hides which rows are exceptions, not what the columns reveal about most rows."""
     sure, guessed, _ = attacked(20, signal=True)
     assert sure < 0.1
     assert guessed > 0.75
 
 
-def test_the_coordinator_does_not_know_which_rows_a_tree_has():
-    """It sees partitions too, but of rows that were drawn with a key it does not have; without draws it knows."""
+def test_the_coordinator_does_not_know_the_rows_of_a_tree():
+    """It sees partitions too, but of rows sampled with a secret key; without sampling it knows the rows."""
     *_, fed = attacked(2)
     key = row_key_of(fed).tobytes()
     assert not any(key in data or fed.party("curious").key in data for data in fed.transport.data)

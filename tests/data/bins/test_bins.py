@@ -1,4 +1,4 @@
-"""Bins: values in their bins, in those of the table and in those of each tree, on however many threads."""
+"""Bins: values in the bins of the table and of each tree, with any number of threads."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from silvan.data.schema import MAX_CATEGORIES, Feature, Schema
 
 
 def assert_trees_share_the_cuts(x, max_bins):
-    """A tree has some of the cut points, all of the values, and at most so many bins; all trees have all cut points."""
+    """A tree uses some of the cut points, all values, and a limited number of bins; all trees use all cut points."""
     X = np.asarray(x, np.float32)[:, None]
     bins, codes = find_bins(X, Schema.of(["x"]), max_bins, staggered=True)
     np.testing.assert_array_equal(bins.apply(X), codes)
@@ -45,17 +45,17 @@ def assert_trees_share_the_cuts(x, max_bins):
 @example(np.arange(80, dtype=np.float32), 40)
 @example(np.arange(80, dtype=np.float32), 20)
 @example(np.append(np.zeros(40), np.arange(40)).astype(np.float32), 8)
-def test_every_tree_has_some_of_the_cuts_and_together_they_have_all(x, max_bins):
+def test_each_tree_has_some_cuts_and_all_trees_have_all(x, max_bins):
     assert_trees_share_the_cuts(x, max_bins)
 
 
 @every_shape
 @pytest.mark.parametrize("max_bins", [2, 3, 64, 127, 128, 129, 252, 255])
-def test_shares_of_all_shapes(x, max_bins):
+def test_bins_of_columns_of_all_shapes(x, max_bins):
     assert_trees_share_the_cuts(x, max_bins)
 
 
-def test_a_value_that_many_rows_have_is_cut_off_in_every_tree():
+def test_frequent_values_have_their_own_cut_in_every_tree():
     rng = np.random.default_rng(0)
     x = np.where(rng.random(5000) < 0.5, 0, rng.normal(size=5000))
     _, codes = find_bins(x[:, None].astype(np.float32), Schema.of(["x"]), 64, staggered=True)
@@ -83,7 +83,7 @@ def test_other_rows_in_given_bins(x, edges):
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("n_cuts", [0, 1, 7, 8, 9, 251, 254])
 def test_many_rows_between_cuts_near_each_other(n_cuts, wide):
-    """All cuts in one cell of the table that narrows the search, or one far away on either side."""
+    """All cuts in one cell of the lookup table, or one far away on either side."""
     cuts = np.arange(1000, 1000 + n_cuts, dtype=np.float32) / 1024
     if wide and n_cuts > 2:
         cuts[[0, -1]] = -1e30, 1e30
@@ -106,7 +106,7 @@ def test_number_of_bins(x, max_bins):
     assert set(present) == set(range(1, len(cuts) + 2)) or len(present) == 0
 
 
-def test_a_category_is_its_code_plus_one():
+def test_the_bin_of_a_category_is_its_code_plus_one():
     wide = Feature("w", "categorical", categories=tuple(map(str, range(MAX_CATEGORIES))), other=True)
     narrow = Feature("n", "categorical", categories=("a", "b"))
     codes = np.arange(MAX_CATEGORIES + 1, dtype=np.float32)
@@ -119,7 +119,7 @@ def test_a_category_is_its_code_plus_one():
 
 @pytest.mark.parametrize("code", [-1, -1000, 2, 254, 255, 1e30, -1e30, np.inf, -np.inf])
 def test_an_unknown_code_is_missing(code):
-    """A bin beyond the last would be a write outside the histogram."""
+    """A bin beyond the last would write outside the histogram."""
     narrow = Feature("n", "categorical", categories=("a", "b"))
     bins, found = find_bins(np.array([[code], [1.0]], np.float32), Schema.of([narrow]), 64)
     assert found[:, 0].tolist() == [0, 2]
@@ -137,7 +137,7 @@ def test_threads_do_not_matter():
     np.testing.assert_array_equal(one.thresholds, two.thresholds)
 
 
-def test_thresholds_lie_behind_each_other():
+def test_thresholds_are_increasing():
     features = [Feature("a", edges=(1.0, 2.0)), Feature("b", "categorical", categories=("u",)), Feature("c")]
     bins, _ = find_bins(np.array([[0, 0, 5], [3, 0, 5]], np.float32), Schema.of(features), 64)
     assert bins.n_bins.tolist() == [4, 2, 2]

@@ -1,4 +1,4 @@
-"""Cut points: by their rules, however rows are ordered or shared out, or as a schema gives them."""
+"""Cut points: by their rules, however rows are ordered or distributed, or as a schema gives them."""
 
 from itertools import pairwise
 
@@ -52,7 +52,7 @@ def test_cuts_are_round(values, expected):
 
 @every_shape
 def test_cuts_are_on_the_public_grid(x):
-    """A cut may meet a value by chance, but only where anybody's cuts could be."""
+    """A cut may equal a value by chance, but only where anybody's cuts could."""
     cuts, _ = bin_column(x, 255)
     assert (grid.images(cuts) % (1 << GRID.finest) == 0).all()
 
@@ -68,7 +68,7 @@ def test_bins_hold_about_equally_many(shape):
 
 
 def test_spikes_do_not_use_up_the_bins():
-    """Heaped values, as people round them: each spike has a bin, up to the end of the line."""
+    """Heaped values, as people round them: each spike gets a bin, up to the largest value."""
     rng = np.random.default_rng(0)
     spikes = np.repeat(np.arange(40) * 5.0, 100)
     x = np.concatenate([spikes, rng.random(200) * 200])
@@ -89,7 +89,7 @@ def test_no_bin_holds_much_more_than_its_share(rows, max_bins):
 
 
 def test_fine_counts_of_other_cells_are_refused():
-    """A kernel that looked for a cell beyond them would read, and write, memory of others."""
+    """A kernel that looked for a cell beyond them would access foreign memory."""
     image = grid.images(np.linspace(1.0, 2.0, 200, dtype=np.float32))
     counts = grid.coarse_counts(image, GRID.coarse, GRID.n_cells)
     heavy = grid.heavy_cells(counts, GRID, 8)
@@ -126,7 +126,7 @@ def test_sums_over_sites_give_the_same_cuts(x):
     np.testing.assert_array_equal(cuts_of_parts([x[::3], x[1::3], x[2::3]], 64), bin_column(x)[0])
 
 
-# -- what a schema says
+# -- cut points in a schema
 
 
 @given(columns, st.sets(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20))
@@ -138,14 +138,14 @@ def test_edges_are_the_cuts(x, edges):
     np.testing.assert_array_equal(codes, naive_bins(x, cuts))
 
 
-def test_edges_that_32_bits_cannot_tell_apart_or_hold():
+def test_edges_beyond_32_bit_precision():
     feature = Feature("x", edges=(-1e300, 0.1, 0.1 + 1e-12, 7.0, 1e300))
     cuts, codes = bin_column([-LAST, 0.1, 5, LAST, np.nan], 64, feature)
     assert cuts.tolist() == [np.float32(0.1), 7.0]
     assert codes.tolist() == [1, 1, 2, 3, 0]
 
 
-def test_how_many_cuts_trees_have_together():
+def test_the_number_of_cuts_over_all_trees():
     assert [staggered_bins(n) for n in (2, 3, 16, 63, 64)] == [4, 8, 60, 248, 252]
     assert [staggered_bins(n) for n in (65, 100, 127, 128)] == [128, 198, 252, 254]
     assert [staggered_bins(n) for n in (129, 200, 254, 255)] == [129, 200, 254, 255]

@@ -1,4 +1,4 @@
-"""The public grid: images keep the order of floats, and counts in cells are what a loop would count."""
+"""The public grid: images keep the order of floats, and counts in cells equal those of a loop."""
 
 import math
 
@@ -32,12 +32,12 @@ shifts = st.sampled_from([18, 20, 24, 28])
 
 
 def naive_cell(image, shift):
-    """Which k has (k - 1) 2^s < image <= k 2^s."""
+    """The k with (k - 1) 2^s < image <= k 2^s."""
     return math.ceil(int(image) / 2**shift)
 
 
 def naive_image(x):
-    """Count the floats between zero and x: the image without a look at bits."""
+    """Counts the floats between zero and x: the image without bit operations."""
     magnitude = abs(float(x))
     fraction, power = math.frexp(magnitude)
     if magnitude < 2.0**-126:  # no normal number
@@ -130,7 +130,7 @@ def test_zero_ends_a_cell():
 @pytest.mark.parametrize("max_bins", [2, 64, 255, 1020])
 @pytest.mark.parametrize("n_columns", [1, 9, 4095])
 def test_tables_of_not_too_many_columns_have_the_same_cut_points(n_columns, max_bins):
-    """So a party need not be told how many columns the others have."""
+    """So a party need not know how many columns the others have."""
     told, own = (Grid.for_columns(n) for n in (Grid.columns_alike(), n_columns))
     counts = np.random.default_rng(0).integers(0, 2000, own.n_cells)
     counts[::97] = 10**6
@@ -144,8 +144,8 @@ def test_tables_of_not_too_many_columns_have_the_same_cut_points(n_columns, max_
 @example(1 << 12, [1], 64)
 @example(20_000, [10] * 30, 64)
 @example(1, [10**6, 1], 255)
-@example(129_056, [2, 2, 342], 44)  # one cell takes up the whole budget, and there are two more
-def test_cells_of_all_columns_fit_the_budgets(n_columns, rows, max_bins):
+@example(129_056, [2, 2, 342], 44)  # one cell uses the whole budget, and there are two more
+def test_all_columns_fit_the_cell_budgets(n_columns, rows, max_bins):
     grid = Grid.for_columns(n_columns)
     assert n_columns * grid.n_cells <= 2**CELL_BUDGET
     counts = np.zeros(grid.n_cells, np.int64)
@@ -155,7 +155,7 @@ def test_cells_of_all_columns_fit_the_budgets(n_columns, rows, max_bins):
     assert n_parts.min(initial=2) == 2  # whatever the budget
     assert n_columns * n_parts[n_parts > 2].sum() <= 2**FINE_BUDGET
     assert n_parts.max(initial=1) <= 2**FINE_BITS
-    assert (np.diff(n_parts[np.argsort(counts[heavy.cells])]) >= 0).all()  # more rows, a closer look
+    assert (np.diff(n_parts[np.argsort(counts[heavy.cells])]) >= 0).all()  # more rows, finer cells
 
 
 @given(columns)
@@ -174,7 +174,7 @@ def test_bounds_hold_all_values(column):
 
 
 @given(arrays(np.int32, 30, elements=st.integers(0, 50)), st.integers(2, 255), st.integers(1, 20))
-def test_heavy_cells_hold_a_quarter_of_a_share(counts, max_bins, floor):
+def test_refined_cells_hold_a_quarter_of_a_share(counts, max_bins, floor):
     total = int(counts.sum())
     expected = [i for i, c in enumerate(counts.tolist()) if 4 * max_bins * c > total and c >= floor]
     assert heavy_cells(counts, Grid.for_columns(1), max_bins, floor).cells.tolist() == expected

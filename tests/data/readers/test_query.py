@@ -1,4 +1,4 @@
-"""Tables in databases: the same values as in a file, read only, and one line for what goes wrong."""
+"""Tables in databases: the same values as in a file, read only, and one line for each failure."""
 
 import re
 import socket
@@ -83,7 +83,7 @@ def test_small_batches_give_the_same_rows(clinic):
         ("select * from visits where age < 0", "has columns but no rows"),
     ],
 )
-def test_what_sqlite_cannot_answer(clinic, query, said):
+def test_errors_of_sqlite(clinic, query, said):
     with pytest.raises(InputError, match=said) as caught:
         read_table(sv.Query(clinic, query))
     assert "\n" not in str(caught.value)
@@ -111,7 +111,7 @@ def test_no_such_file_and_no_database(tmp_path):
         ("postgresql://host/db?table=t#x", "write it as %23"),
     ],
 )
-def test_urls_that_are_refused_are_not_repeated(url, said):
+def test_refused_urls_are_not_quoted(url, said):
     for make in (lambda: read_table(url), lambda: sv.federate_rows({"a": url})):
         with pytest.raises((InputError, sv.SiteError)) as caught:
             make()
@@ -135,7 +135,7 @@ def test_query_and_table_together_are_refused(clinic):
 # -- passwords
 
 
-def test_where_passwords_are_looked_for(tmp_path, monkeypatch):
+def test_sources_of_passwords(tmp_path, monkeypatch):
     for name in ("PGPASSWORD", "PGPASSFILE", password.PASSWORD, password.PASSWORD_FILE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -181,7 +181,7 @@ def test_rows_are_never_cut():
         assert all(piece.count(b'"') % 2 == 0 and piece.endswith(b"\n") for piece in pieces[:-1])
 
 
-def test_something_comes_of_nothing():
+def test_empty_results():
     pieces = []
     RowPieces(10, pieces.append).close()
     assert pieces == [b""]
@@ -246,7 +246,7 @@ def test_postgres_values_and_types(allowed):
 
 
 def test_postgres_in_a_fresh_process(allowed):
-    """Tests have loaded all of the driver already; a site's process has not."""
+    """Tests have already loaded all of the driver; a site's process has not."""
     code = f"from silvan.data.table import read_table; print(len(read_table({allowed.url(table='visits')!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("4", "")
@@ -277,7 +277,7 @@ def test_postgres_in_small_batches_and_by_socket(allowed):
         ("select * from visits where large > 9e18", "has columns but no rows"),
     ],
 )
-def test_what_postgres_cannot_answer(allowed, query, said):
+def test_errors_of_postgres(allowed, query, said):
     with pytest.raises(InputError, match=said) as caught:
         read_table(sv.Query(allowed.url(), query))
     assert "\n" not in str(caught.value)
@@ -285,8 +285,8 @@ def test_what_postgres_cannot_answer(allowed, query, said):
     assert len(read_table(allowed.url(table="visits"))) == 4
 
 
-def test_a_database_that_breaks_off_is_asked_again(allowed, monkeypatch, caplog):
-    """A limit on time, a connection that is cut: the rows are read anew, and the owner reads what happened in words."""
+def test_a_lost_database_connection_is_retried(allowed, monkeypatch, caplog):
+    """A time limit or a lost connection: the rows are read again, and a message tells the owner what happened."""
     whole, pauses = read_table(allowed.url(table="visits")).to_native(), []
     slow = sv.Query(allowed.url(), "select visits.* from visits, (select pg_sleep(0.3)) as slow")
 
@@ -309,14 +309,14 @@ def test_a_database_that_breaks_off_is_asked_again(allowed, monkeypatch, caplog)
 
 
 def cut_a_reader(server):
-    """End a connection of the reader as soon as there is one."""
+    """Closes a connection of the reader as soon as there is one."""
     end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'reader' AND state = 'active'"
     with server.connected() as connection:
         while not connection.run(end):
             pass
 
 
-def test_a_database_that_stays_away_is_given_up(allowed, monkeypatch):
+def test_an_unreachable_database_is_given_up(allowed, monkeypatch):
     pauses = []
     monkeypatch.setattr("silvan.data.stored_table.time.sleep", pauses.append)
     allowed.run("ALTER ROLE reader SET statement_timeout = '20ms'")
@@ -351,7 +351,7 @@ def test_postgres_cannot_be_reached(allowed, monkeypatch):
 
 
 def test_encryption(allowed):
-    """By default a server elsewhere must be one that can be trusted; here that is asked for."""
+    """By default a remote server must be trusted; here the test demands the same of a local one."""
     url, root = allowed.url, str(allowed.folder / "server.crt")
     for settings in ({"sslmode": "require"}, {"sslmode": "disable"}, {"sslmode": "verify-full", "sslrootcert": root}):
         assert len(read_table(url(table="visits", **settings))) == 4

@@ -1,4 +1,4 @@
-"""Tables in MariaDB, on a server of the tests' own; and what would be sent to SQL Server and Oracle."""
+"""Tables in MariaDB, on a private test server; and what would be sent to SQL Server and Oracle."""
 
 import ssl
 import sys
@@ -90,7 +90,7 @@ def test_small_batches_and_texts_by_their_bytes(allowed):
         ("select * from mysql.global_priv", "cannot be run: .*denied"),
     ],
 )
-def test_what_mariadb_cannot_answer(allowed, query, said):
+def test_errors_of_mariadb(allowed, query, said):
     with pytest.raises((InputError, SchemaError), match=said) as caught:
         read_table(sv.Query(allowed.url(), query))
     assert "\n" not in str(caught.value)
@@ -146,7 +146,7 @@ def test_rows_of_mariadb_give_the_forest_of_the_same_rows_in_memory(allowed):
     assert first == second
 
 
-# -- what would be sent to servers that no test can start
+# -- what would be sent to servers that tests cannot start
 
 
 @pytest.mark.parametrize(
@@ -203,16 +203,16 @@ def test_statements(url, query, sent):
         ("&sslmode=disable", "Encrypt=no;ApplicationIntent=ReadOnly;APP=silvan"),
     ],
 )
-def test_how_sql_server_is_called(settings, ends):
+def test_arguments_for_sql_server(settings, ends):
     address = find_address(sv.Query(f"mssql://reader@db.example/records?table=t{settings}"), 1433)
     text = odbc_text(address, "a;b}c")
     parts = "DRIVER={ODBC Driver 18 for SQL Server};Server=db.example,1433;Database=records;UID=reader;PWD={a;b}}c};"
-    assert text == parts + ends  # a password cannot end early and set something else
+    assert text == parts + ends  # a password cannot end early and set another option
     driver = SimpleNamespace(connect=lambda text, timeout: (text, timeout))
     assert DIALECTS["mssql"].connect(driver, address, "a;b}c") == (text, 15)
 
 
-def test_how_oracle_is_called():
+def test_arguments_for_oracle():
     def called(settings):
         address = find_address(sv.Query(f"oracle://reader@db.example:1522/RECORDS?table=t{settings}"), 1521)
         return DIALECTS["oracle"].connect(SimpleNamespace(connect=lambda **named: named), address, SECRET)
@@ -243,19 +243,19 @@ def test_types_of_sql_server_and_oracle():
 
 
 @pytest.mark.parametrize("query", ["with x as (select 1 as a) select * from x", "select 1; drop table x"])
-def test_what_sql_server_would_take_as_more_than_a_query(query):
+def test_sql_server_accepts_only_a_single_query(query):
     with pytest.raises(InputError, match="SQL Server takes no ';' and no WITH inside of a query; make it a view"):
         sv.Query("mssql://reader@db.example/records", query)
 
 
-def test_a_driver_that_is_not_there(monkeypatch):
+def test_a_missing_driver(monkeypatch):
     monkeypatch.setitem(sys.modules, "oracledb", None)
     with pytest.raises(InputError, match=r"reading Oracle needs a driver; run: pip install 'silvan\[oracle\]'"):
         read_table("oracle://reader@db.example/RECORDS?table=t")
 
 
-def test_rows_of_a_driver_that_is_like_oracles(monkeypatch):
-    """A stand-in for the driver: what it is sent, and what comes of its values."""
+def test_rows_of_an_oracle_like_driver(monkeypatch):
+    """A stand-in for the driver: records what it receives and returns given values."""
     sent = []
 
     class Cursor:

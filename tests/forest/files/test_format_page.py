@@ -1,4 +1,4 @@
-"""docs/format.md names all that is in a file, and a reader written from it alone gives the same answers."""
+"""docs/format.md names everything in a file, and a reader written from it alone gives the same predictions."""
 
 import hashlib
 import json
@@ -84,7 +84,7 @@ def hash_of(metadata, arrays):
 
 
 def predict(metadata, arrays, row, absent=()):
-    """The forest's answer to a row, and the number of its class."""
+    """The forest's output for a row, and the number of its class."""
     a = {name: np.frombuffer(octets, dtype).reshape(shape) for name, (dtype, shape, octets) in arrays.items()}
     kinds = [f.get("kind", "numeric") for f in json.loads(metadata["schema"])["features"]]
     inner, by_category = a["feature"] >= 0, [f >= 0 and kinds[f] == "categorical" for f in a["feature"]]

@@ -1,4 +1,4 @@
-"""ONNX models answer like the forest, in onnxruntime and in onnx's own slow evaluator, or are not written."""
+"""ONNX models predict like the forest, in onnxruntime and in onnx's own slow evaluator, or are not written."""
 
 import sys
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_fitted_forests(task, tmp_path):
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, forest.scores(rows), rtol=0, atol=exchange.tolerance(forest))
     if task != "number":
-        # where two classes are as good as equal, rounding decides
+        # where two classes are nearly equal, rounding decides
         best = np.sort(forest.scores(rows), axis=1)
         clear = best[:, -1] - best[:, -2] > 1e-5
         assert clear.mean() > 0.9
@@ -49,7 +49,7 @@ def test_random_forests_pass_their_own_check(schema, n_classes, tmp_path):
         forest.to_onnx(tmp_path / "forest.onnx")
 
 
-def test_an_evaluator_that_knows_nothing_of_ours_agrees(tmp_path):
+def test_an_independent_evaluator_agrees(tmp_path):
     forest = random_forest(1, schema=MIXED, n_classes=3, equal_weights=False, max_nodes=31)
     path = tmp_path / "forest.onnx"
     forest.to_onnx(path)
@@ -91,7 +91,7 @@ def test_the_model_says_what_its_columns_mean(tmp_path):
     assert properties["silvan.hash"] == forest.hash
 
 
-def test_trees_without_weight_are_left_out(tmp_path):
+def test_trees_without_weight_are_omitted(tmp_path):
     forest = random_forest(3, n_trees=3)
     forest = replace(forest, weights=np.array([0.0, 1.0, 2.0]))
     path = tmp_path / "forest.onnx"
@@ -131,7 +131,7 @@ def test_a_wrong_label_is_not_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_the_runtime_refuses(tmp_path, monkeypatch):
+def test_a_model_refused_by_the_runtime(tmp_path, monkeypatch):
     monkeypatch.setattr(exchange, "serialise", lambda model: b"not a model")
     with pytest.raises(ExportError, match=r"onnxruntime .* refuses the model"):
         random_forest(7).to_onnx(tmp_path / "forest.onnx")

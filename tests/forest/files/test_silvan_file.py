@@ -1,4 +1,4 @@
-"""Files: what was saved comes back; what was changed is refused or is a forest all the same."""
+"""Files: what was saved is read back; a changed file is refused or is a valid forest."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ def read(path, data):
 
 
 def content(forest):
-    """What a file of this forest says: metadata and arrays, to be changed."""
+    """The content of this forest's file: metadata and arrays, to be changed."""
     named = {name: getattr(forest, name) for name in (*ARRAYS, *STAGE_ARRAYS, "gain")}
     arrays = {name: array.copy() for name, array in named.items() if array is not None}
     metadata = {
@@ -58,7 +58,7 @@ def content(forest):
 
 
 def forge(metadata, arrays):
-    """Write a file whose hash and digest fit whatever it says: only the validator stands in its way."""
+    """Writes a file whose hash and digest match any content: only the validator can refuse it."""
     unchecked = object.__new__(Forest)
     known = {name: arrays.get(name, np.zeros(0, dtype)) for name, dtype in ARRAYS.items()}
     known.update({name: arrays[name] for name in STAGE_ARRAYS if name in arrays})
@@ -72,7 +72,7 @@ def forge(metadata, arrays):
     return to_bytes(arrays, metadata)
 
 
-# -- there and back
+# -- round trips
 
 
 @examples(30)
@@ -145,7 +145,7 @@ def test_round_trip_of_votes_and_stages(tmp_path_factory, **parameters):
             assert (getattr(back, name) is None) == (forest.combine != "stages")
 
 
-# -- versions, and files that are something else
+# -- versions, and other files
 
 
 def test_the_bytes_of_version_1():
@@ -200,7 +200,7 @@ def test_no_such_version(version, valid, tmp_path):
 
 
 def test_a_file_has_the_hash_of_its_trees(valid, tmp_path):
-    """A digest that fits is not enough: whoever refers to a forest does so by the hash in its file."""
+    """A matching digest is not enough: references to a forest use the hash in its file."""
     metadata, arrays = content(valid[0])
     metadata["hash"] = random_forest(4).hash
     metadata["digest"] = content_digest(metadata, arrays)
@@ -234,7 +234,7 @@ def test_unknown_arrays_are_refused(valid, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "F4", "C64", "NOPE"])
-def test_types_that_numpy_may_not_have(dtype, tmp_path):
+def test_types_missing_in_numpy(dtype, tmp_path):
     header = {
         "__metadata__": {
             "format": FORMAT,
@@ -274,9 +274,9 @@ def test_truncated_files(valid, tmp_path):
 
 
 def damaged(data, rng):
-    """Change some bytes: flip a bit, write others, cut out, put in, repeat."""
+    """Changes some bytes: flips a bit, writes others, cuts out, inserts, repeats."""
     data = bytearray(data)
-    # half of the time in the header, which is the smaller and livelier part
+    # half of the time in the header, which is smaller and more sensitive
     end = 8 + struct.unpack("<Q", data[:8])[0]
     at = int(rng.integers(0, end if rng.random() < 0.5 else len(data)))
     size = int(rng.integers(1, 9))
@@ -309,12 +309,12 @@ def test_many_damaged_files(combine, n):
         except FormatError:
             refused += 1
         else:
-            # a change that says nothing, such as a space in the header
+            # a change without meaning, such as a space in the header
             assert same == forest
     assert refused > 0.75 * n
 
 
-# -- forgery: hash and digest fit, so the validator alone decides
+# -- forgery: hash and digest match, so the validator alone decides
 
 ODD = {
     "i": [0, 1, -1, -2, 2, 3, 127, 255, 2**31 - 1, -(2**31), 2**62, 2**63 - 1, -(2**63)],
@@ -325,7 +325,7 @@ ODD = {
 
 
 def forged_array(array, rng):
-    """Change an array's content or its shape."""
+    """Changes an array's content or its shape."""
     array = array.copy()
     flat = array.reshape(-1)
     kind = rng.integers(0, 8)
@@ -355,7 +355,7 @@ def forged_array(array, rng):
 
 
 def forged_schema(text, rng):
-    """Change the schema: other kinds, categories, classes and features."""
+    """Changes the schema: other kinds, categories, classes and features."""
     schema = json.loads(text)
     features = schema["features"]
     feature = features[rng.integers(0, len(features))]
@@ -410,14 +410,14 @@ def test_many_forged_files(combine, n):
             assert len(other.predict(rows, n_jobs=1)) == len(X)
             check_scoring(other, rows)
         if taken % 10 == 0:
-            # what was taken is a forest like any other: it can be saved and read again
+            # an accepted forest is like any other: it can be saved and read again
             assert Forest.from_bytes(other.to_bytes()) == other
     assert refused > n // 4
     assert taken > n // 40
 
 
 def check_scoring(forest, X):
-    """Trees of others are scored before anything else is done with them."""
+    """Trees of other sites are scored before anything else is done with them."""
     X = as_matrix(forest.schema, X)
     if forest.classes is None:
         assert score_numbers(forest, X, np.zeros(len(X)), 1.0, n_jobs=1)[:, 0].tolist() == [len(X)] * len(forest)

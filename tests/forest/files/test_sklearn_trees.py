@@ -1,4 +1,4 @@
-"""Forests from scikit-learn and back: predictions agree to the bit, on rows made to find every split."""
+"""Forests from scikit-learn and back: predictions agree bit for bit, on rows close to every threshold."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def table(missing=True):
 def answers(model, rows):
     if hasattr(model, "feature_names_in_"):
         rows = pd.DataFrame(rows, columns=model.feature_names_in_)
-    # scikit-learn adds all values up to see whether they are finite; ours go up to the largest there are
+    # scikit-learn adds all values to see whether they are finite; ours go up to the largest there are
     with np.errstate(over="ignore", invalid="ignore"):
         if hasattr(model, "classes_"):
             return model.predict_proba(rows), model.predict(rows)
@@ -100,13 +100,13 @@ def test_rounded_threshold_decides_the_same(threshold, x, steps):
         for _ in range(abs(steps)):
             near = np.nextafter(near, np.float32(np.sign(steps) * LARGEST))
         candidates.append(near)
-    if threshold >= -LARGEST:  # below, no float32 is left; thresholds lie between data
+    if threshold >= -LARGEST:  # no smaller float32 exists; thresholds lie between data
         assert np.isfinite(rounded[0])
     for value in candidates:
         assert (value <= rounded[0]) == (np.float64(value) <= threshold)
 
 
-def test_splits_that_part_missing_values_from_all_others():
+def test_splits_that_separate_missing_values():
     X = np.array([[1], [1], [2], [np.nan], [np.nan], [np.nan]], np.float32)
     model = tree.DecisionTreeClassifier().fit(X, [0, 0, 0, 1, 1, 1])
     assert np.isinf(model.tree_.threshold[0])
@@ -150,12 +150,12 @@ def test_weighted_rows_give_probabilities():
     model = ensemble.RandomForestClassifier(10, random_state=0).fit(X, classes, sample_weight=weight)
     forest = Forest.from_sklearn(model)
     rows = probing_rows(forest)
-    # not to the bit: a fraction just above 1 becomes 1
+    # not bit for bit: a fraction just above 1 becomes 1
     np.testing.assert_allclose(forest.scores(rows), answers(model, rows)[0], rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("n_classes", CLASSES)
-def test_random_forests_make_the_round_trip(n_classes):
+def test_random_forests_survive_the_round_trip(n_classes):
     for seed in range(3):
         forest = random_forest(seed, n_classes=n_classes)
         model = forest.to_sklearn()
@@ -183,7 +183,7 @@ def test_exported_trees_are_sound():
 
 
 @pytest.mark.parametrize("number", [False, True], ids=["classes", "number"])
-def test_rows_bring_back_what_scikit_learn_had_counted(number):
+def test_rows_restore_scikit_learns_counts(number):
     X, classes, numbers = table()
     y = numbers if number else np.array(["a", "b", "c", "d"])[classes % 4]
     kind = ensemble.RandomForestRegressor if number else ensemble.RandomForestClassifier
@@ -200,7 +200,7 @@ def test_rows_bring_back_what_scikit_learn_had_counted(number):
         Forest.from_sklearn(model).to_sklearn(X, y[:-1] if number else np.full(len(X), "z"))
 
 
-def test_without_rows_a_warning_tells_what_the_copy_does_not_know():
+def test_without_rows_a_warning_names_what_is_missing():
     with pytest.warns(UserWarning, match="pass rows"):
         random_forest(5).to_sklearn()
 
@@ -213,7 +213,7 @@ def test_variance_of_exported_trees():
     assert theirs.impurity[0] == pytest.approx(leaves.var())
 
 
-def test_what_cannot_be_taken_over():
+def test_unsupported_scikit_learn_forests():
     X, classes, numbers = table(missing=False)
     odd = tree.DecisionTreeClassifier().fit(X, classes)
     odd.classes_ = np.array([None, 1, 2], object)
@@ -237,7 +237,7 @@ def test_what_scikit_learn_cannot_express():
     ):
         with pytest.raises(ExportError, match=said):
             forest.to_sklearn()
-    # a column of categories that no tree asks about is no obstacle
+    # a categorical column that no tree uses is no obstacle
     schema = Schema((*MIXED.features[1:2], *random_forest(0).schema.features), Label("label", (0, 5)))
     shifted = replace(random_forest(0), schema=schema, feature=np.where((f := random_forest(0).feature) < 0, -1, f + 1))
     assert_same(shifted.to_sklearn(), shifted)

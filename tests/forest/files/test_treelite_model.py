@@ -1,4 +1,4 @@
-"""Treelite models answer like the forest, or are not handed out."""
+"""Treelite models predict like the forest, or are not handed out."""
 
 import sys
 from dataclasses import replace

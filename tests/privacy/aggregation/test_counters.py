@@ -1,4 +1,4 @@
-"""Replies as counters modulo 2^64: there and back, and sums that are what plain addition gives."""
+"""Replies as counters modulo 2^64: round trips, and sums that equal plain addition."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from silvan.privacy.aggregation.words import WORD
 
 
 @given(st.integers(1, 6).flatmap(lambda n: st.tuples(fields(n), fields(n))), st.binary(min_size=32, max_size=32))
-def test_there_and_back(both, seed):
+def test_round_trip_of_counters(both, seed):
     x, y = both
     n = len(x)
     flat = [flatten(Numbers(x=a, y=b), n) for a, b in zip(x, y, strict=True)]
@@ -29,7 +29,7 @@ def test_there_and_back(both, seed):
 
 
 @pytest.mark.parametrize("value", [2**62, -(2**62), -(2**63), 2**63 - 1])
-def test_a_part_whose_sum_might_wrap_round(value):
+def test_a_part_whose_sum_might_overflow(value):
     with pytest.raises(RefusedError, match=r"Numbers\.x is too large to be added"):
         flatten(of(value, dtype=np.int64), 3)
 

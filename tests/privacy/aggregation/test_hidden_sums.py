@@ -1,4 +1,4 @@
-"""What ring and masked sums have in common: the sums and forests of trusted ones, and what is checked on the way."""
+"""What ring and masked sums have in common: sums and forests equal those of trusted sums, and checks on the way."""
 
 from collections.abc import Callable
 from functools import cache
@@ -34,7 +34,7 @@ class Way(NamedTuple):
     of: Callable  # a federation of sites with given parts
     sites: Callable
     sums: Callable
-    page: str  # what the report says of it
+    page: str  # what the report says about it
 
 
 WAYS = (
@@ -60,7 +60,7 @@ def asked():
 @pytest.mark.parametrize("by", WAYS, ids=lambda way: way.name)
 @given(st.integers(3, 6).flatmap(lambda n: st.tuples(fields(n), fields(n))), st.booleans(), st.data())
 @examples(40)
-def test_the_sums_of_trusted(by, both, cold, data):
+def test_sums_equal_trusted_sums(by, both, cold, data):
     given_parts = [Numbers(x=x, y=y) for x, y in zip(*both, strict=True)]
     more = {"neighbours": data.draw(st.sampled_from([None, 2, 4]))} if by.name == "masked" else {}
     trusted = federation_of(members(given_parts, secure_sum=None), TrustedSums()).total(Number())
@@ -87,13 +87,13 @@ def test_the_same_forest(way, task, cold):
 
 
 @pytest.mark.parametrize("kind", [disturbed(twice), Late], ids=["twice", "late"])
-def test_answers_that_change_nothing(way, kind):
+def test_harmless_changes_of_replies(way, kind):
     fed = way.of([of(1), of(20), of(300)], kind)
     assert [fed.total(Number()).x.tolist() for _ in range(2)] == [[321], [321]]
     assert not fed.lost
 
 
-def test_questions_by_site_and_over_some(way):
+def test_requests_to_single_sites_and_over_some(way):
     fed = way.of([[of(1), of(2)], [of(10), of(20)], [of(100), of(200)], [of(1000), of(2000)]])
     assert fed.total(Number(which=1)).x.tolist() == [2222]
     assert fed.total(Number(), over=["b", "c", "d"]).x.tolist() == [1110]
@@ -125,7 +125,7 @@ def test_two_sites(way):
 # -- what sites check
 
 
-def test_a_policy_applies_to_what_is_summed(way):
+def test_a_policy_applies_to_summed_requests(way):
     for policy, text in ((Policy(min_sites=4), "at least 4 sites"), (Policy(messages=["Describe"]), "allow Number")):
         sites = way.sites([of(1), of(2), of(3)], outbox=Gate(policy))
         with pytest.raises(RefusedError, match=text):
@@ -134,7 +134,7 @@ def test_a_policy_applies_to_what_is_summed(way):
     assert federation_of(sites, way.sums()).total(Number()).x.tolist() == [6]
 
 
-def test_the_outbox_lets_a_part_out_once_and_may_change_it(way):
+def test_the_outbox_releases_a_part_once_and_may_change_it(way):
     released = []
 
     class Censor(Outbox):
@@ -153,13 +153,13 @@ def test_the_outbox_lets_a_part_out_once_and_may_change_it(way):
 # -- what a coordinator can check
 
 
-def test_the_sum_is_checked_in_place_of_its_parts(way):
+def test_the_sum_is_checked_instead_of_its_parts(way):
     checked = []
     way.of([of(1), of(2), of(3)]).total(Number(), check=lambda site, reply: checked.append((site, reply.x.tolist())))
     assert checked == [(OVERALL, [6])]
 
 
-def test_a_sum_that_cannot_be_right(way):
+def test_an_impossible_sum(way):
     def check(site, reply):
         if reply.x.sum() > 5:
             raise FormatError("its rows are more than there are")
@@ -168,10 +168,10 @@ def test_a_sum_that_cannot_be_right(way):
         way.of([of(1), of(2), of(3)], quorum=3).total(Number(), check=check)
 
 
-# -- studies that go on
+# -- studies that continue
 
 
-def test_a_finished_study_asks_nothing(way, tmp_path):
+def test_a_finished_study_sends_nothing(way, tmp_path):
     given = {"sums": way.name, "journal": str(tmp_path / "journal")}
     got, fed = outcome(**given)
     fed.close()

@@ -1,4 +1,4 @@
-"""Masked sums: the sums that plain addition gives, whatever is lost, late, restarted or resumed on the way."""
+"""Masked sums equal plain addition, whatever is lost, late, restarted or resumed on the way."""
 
 from itertools import combinations
 
@@ -35,12 +35,12 @@ def asked():
         yield calls
 
 
-# -- the same sums; what they have in common with sums in a ring is in test_hidden_sums.py
+# -- the same sums; what they share with ring sums is in test_hidden_sums.py
 
 
 @given(st.integers(0, 2**62), st.data())
 @examples(25)
-def test_the_sums_of_trusted_where_they_are_known_to_be_small(most, data):
+def test_bounded_sums_equal_trusted_sums(most, data):
     values = data.draw(st.lists(st.integers(0, most // 4), min_size=1, max_size=30))
     given_parts = [of(*values, y=[most // 4], dtype=np.int64)] * 4
     trusted = federation_of(members(given_parts, secure_sum=None), TrustedSums()).total(Number())
@@ -48,7 +48,7 @@ def test_the_sums_of_trusted_where_they_are_known_to_be_small(most, data):
 
 
 def test_the_same_forest_when_a_site_is_lost():
-    """Lost at any wave of any sum: the forest is the trusted one that loses the site at the same question."""
+    """A site lost at any wave of any sum: the forest is that of trusted sums that lose the site at the same request."""
 
     def lossy(kind, site="site 1"):
         gone = []
@@ -77,10 +77,10 @@ def test_waves_and_rounds(asked):
     assert asked == NAMES[:5]
     fed.total(Number(), over=["a", "c", "e"])
     assert (fed.rounds, fed.exchanges) == (2, 4 + 3)  # keys are known by now
-    assert asked == [*NAMES[:5], "a", "c", "e"]  # every part is worked out once
+    assert asked == [*NAMES[:5], "a", "c", "e"]  # every part is computed once
 
 
-def test_counters_share_words_where_sums_are_known_to_be_small():
+def test_counters_share_words_if_sums_are_bounded():
     sizes = {}
     for most in (None, 2**40, 2**32 - 1, 2**20, 2**16 - 1, 255, 1, 0):
         fed = masked_of([of(*[0] * 640)] * 3, Recorded)
@@ -114,14 +114,14 @@ def test_many_sites():
         many(256).total(Number())
 
 
-def test_neighbours_that_cannot_be():
+def test_invalid_numbers_of_neighbours():
     for wrong in (0, 1, 3, -2):
         with pytest.raises(InputError, match="neighbours must be an even number"):
             MaskedSums(wrong)
 
 
-def test_a_policy_applies_to_the_sites_that_are_left():
-    """Five are asked, one is lost: a site that wants five in a sum does not confirm four."""
+def test_a_policy_applies_to_the_remaining_sites():
+    """Of five sites one is lost: a site that wants five in a sum does not confirm four."""
     sites = masked_sites([of(i) for i in range(5)], outbox=Gate(Policy(min_sites=5)))
     kind = losing({"b": "hide"})
     with pytest.raises(RefusedError, match="at least 5 sites"):
@@ -147,18 +147,18 @@ def test_parts_that_do_not_fit(odd, error, text):
         masked_of([of(1), odd, of(3)]).total(Number())
 
 
-def test_a_sum_larger_than_it_can_be():
+def test_a_sum_above_its_bound():
     with pytest.raises(FederationError, match=r"sum for Number is unusable: Numbers\.x is too large"):
         masked_of([of(5), of(6), of(7)]).total(Number(), most=17)
 
 
-# -- sites that are lost
+# -- lost sites
 
 STEPS = {"key": Ready, "hide": Hidden, "confirm": Confirmed, "open": Opened}
 
 
 def losing(when, what=lambda site, data: []):
-    """Some sites give something else, each from the step on that is said."""
+    """Some sites send something else, each from a given step on."""
     gone = set()
 
     def twist(site, data):
@@ -180,7 +180,7 @@ VALUES = dict(zip(NAMES, (1, 20, 300, 4000, 50_000, 600_000), strict=True))
 
 
 def left(when):
-    """Whose parts are in the sum: of sites that were there until their part had come."""
+    """The list of parts in the sum: of sites that were there until their part had arrived."""
     return [sum(v for name, v in VALUES.items() if when.get(name) not in ("key", "hide"))]
 
 
@@ -203,7 +203,7 @@ def test_a_third_lost_at_two_steps(first, second):
     for a, b in (("a", "b"), ("f", "c"), ("d", "a")):
         when = {a: first, b: second}
         fed = masked_of([of(v) for v in VALUES.values()], losing(when), quorum=4)
-        # of five that gave keys one may be lost, and four must be left
+        # of five sites with keys one may be lost, and four must be left
         assert fed.total(Number(), most=2**20).x.tolist() == left(when)
         assert set(fed.lost) == {a, b}
 
@@ -211,7 +211,7 @@ def test_a_third_lost_at_two_steps(first, second):
 @given(st.integers(3, 6), st.data())
 @examples(60)
 def test_losses_of_any_kind(n, data):
-    """Any sites lost at any steps: the sum of the parts that came, or, when too few are left, an error that says so."""
+    """Any sites lost at any steps: the sum of the parts that arrived, or a clear error when too few are left."""
     names = NAMES[:n]
     when = data.draw(st.dictionaries(st.sampled_from(names), st.sampled_from(list(STEPS)), max_size=n - 1))
     neighbours = data.draw(st.sampled_from([None, 2, 4]))
@@ -262,11 +262,11 @@ def test_all_bytes_are_counted_when_a_site_is_lost(step, tmp_path):
     assert (again.traffic, again.lost) == (fed.traffic, fed.lost)
 
 
-# -- sites that answer nonsense
+# -- sites that reply nonsense
 
 
 def instead(site, kind, change):
-    """A site's answers of a kind, changed."""
+    """A site's replies of a kind, changed."""
 
     def twist(here, data):
         envelope = wire.decode(data, Envelope)
@@ -299,7 +299,7 @@ NONSENSE = {
     "too deep": (Hidden, laid_out("x", "<i4", [1] * 70)),
     "too large": (Hidden, laid_out("x", "<i4", [2**40])),
     "no fingerprints": (Hidden, altered(prints=lambda prints: b"")),
-    "a box too few": (Hidden, altered(boxes=lambda boxes: {"b": boxes["b"]})),
+    "a box too few": (Hidden, altered(boxes=lambda boxes: dict(list(boxes.items())[1:]))),
     "a box too many": (Hidden, altered(boxes=lambda boxes: {**boxes, "x": b""})),
     "no code": (Confirmed, altered(codes=lambda codes: {})),
     "no shares": (Opened, altered(shares=lambda shares: {})),
@@ -309,7 +309,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("case", NONSENSE)
 def test_nonsense_from_a_site(case):
-    """It is as if the site were lost, whether its answer is the first or not."""
+    """It is as if the site were lost, whether its reply is the first or not."""
     kind, change = NONSENSE[case]
     for site in ("a", "c"):
         fed = masked_of([of(1), of(20), of(300), of(4000)], instead(site, kind, change), quorum=3)
@@ -321,8 +321,8 @@ def test_nonsense_from_a_site(case):
         assert "something unusable" in fed.lost[site]
 
 
-def test_a_wrong_share_is_found_out():
-    """It would make the sum any number, so what shares give back is held to its fingerprint."""
+def test_a_wrong_share_is_detected():
+    """It would make the sum any number, so what shares reconstruct is compared with its fingerprint."""
     flip = altered(shares=lambda shares: {**shares, "b": bytes([shares["b"][0] ^ 1]) + shares["b"][1:]})
     with pytest.raises(FederationError, match="a wrong share of what hides the part of site 'b'"):
         masked_of([of(1), of(2), of(3), of(4)], instead("a", Opened, flip)).total(Number())
@@ -362,7 +362,7 @@ def test_a_new_sum_has_new_masks():
 
 
 @pytest.mark.parametrize("after", [*range(1, 32, 3), 31])
-def test_stopped_after_some_answers(tmp_path, after):
+def test_stopped_after_some_replies(tmp_path, after):
     def study(kind):
         fed = masked_of([[of(i), of(10 * i)] for i in range(4)], kind, journal=Journal(tmp_path / "journal"))
         try:
@@ -376,13 +376,15 @@ def test_stopped_after_some_answers(tmp_path, after):
             study(stopping(after))
     got, fed = study(Recorded)
     assert got == [[6], [60]]
-    if after < first + second:  # sites in this process have new keys by then: a sum that was under way starts again
-        in_vain = 4 * (8 < after <= first or after > first + 4)  # parts were there: all are asked to go on with them
+    if after < first + second:  # sites in this process have new keys by then: the current sum starts again
+        in_vain = 4 * (
+            8 < after <= first or after > first + 4
+        )  # parts were there: all sites are asked to continue with them
         assert len(fed.transport.record) == 2 * (in_vain + (first if after > first else first + second))
 
 
-def test_a_coordinator_that_comes_back_to_the_same_sites(tmp_path):
-    """Stopped between any two answers; the sites stayed, and answer the same sum with the same bytes."""
+def test_a_coordinator_that_resumes_with_the_same_sites(tmp_path):
+    """Stopped between any two replies; the sites stayed, and reply to the same sum with the same bytes."""
     whole = 4 * 4
     for after in range(1, whole):
         sites = masked_sites([of(i) for i in range(4)])
@@ -395,7 +397,7 @@ def test_a_coordinator_that_comes_back_to_the_same_sites(tmp_path):
         assert fed.total(Number()).x.tolist() == [6]
         fed.close()
         sent = [[(s, d) for s, way, d in f.transport.record if way == "sent"] for f in (stopped, fed)]
-        again = sent[0][8:] if after > 8 else sent[0]  # the parts that the journal has are not asked for again
+        again = sent[0][8:] if after > 8 else sent[0]  # parts in the journal are not requested again
         assert sent[1][: len(again)] == again
 
 
@@ -411,7 +413,7 @@ def test_a_journal_keeps_the_sum_only(tmp_path):
 
 
 def test_keys_are_those_of_the_federation():
-    """One way of summing may serve several federations, whose sites have the same names."""
+    """One instance may serve several federations whose sites have the same names."""
     sums = MaskedSums()
     for _ in range(2):
         fed = federation_of(masked_sites([of(1), of(2), of(3)]), sums)
@@ -421,8 +423,8 @@ def test_keys_are_those_of_the_federation():
 # -- what travels
 
 
-def test_turns_are_small():
-    """What is repeated in every message is the list of members, not what others sealed."""
+def test_messages_about_the_sum_are_small():
+    """Every message repeats the list of members, not the boxes of others."""
     fed = masked_of([of(*range(1000))] * 5, Recorded)
     fed.total(Number())
     asked_for = envelopes(fed, "received")

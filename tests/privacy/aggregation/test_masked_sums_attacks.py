@@ -1,4 +1,4 @@
-"""Masked sums under attack: what a coordinator and sites, alone or together, can and cannot learn."""
+"""Attacks on masked sums: what a coordinator and sites, alone or together, can and cannot learn."""
 
 import secrets
 
@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 from helpers.federating import federation_of
-from helpers.masked import Coordinator, masked_of, masked_sites, pair_of, recovered, without, words
+from helpers.masked import Coordinator, here_at, keys_of, mask_of, masked_of, masked_sites, recovered, without, words
 from helpers.stores import kept_by
 from helpers.studies import Recorded, envelopes, federate, parts, table
 from helpers.summing import Number, members, numbers_are_asked, of
@@ -14,27 +14,28 @@ from helpers.summing import Number, members, numbers_are_asked, of
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.errors import RefusedError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.sums import TrustedSums
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import mask
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import (
+    KEY,
     SEED,
     Hidden,
     MaskedPart,
     Opened,
     Turn,
     adds_mask,
-    fingerprint,
+    mask_key,
     threshold,
 )
 from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.aggregation.ring import RingPart
 from silvan.privacy.aggregation.words import Widths
 from silvan.privacy.gate import Gate, Policy
-from silvan.privacy.identity.seal import public_key, unseal
+from silvan.privacy.identity.seal import public_key
 
 PARTS = {"a": (40, 30, 20, 10), "b": (7, 80, 5, 8), "c": (25, 25, 26, 24), "d": (1, 2, 3, 4)}
 
@@ -46,7 +47,7 @@ def asked():
 
 
 def here(values=None, secure_sum=None, **settings):
-    """A coordinator of sites that can be asked by hand; those of the table above unless others are given."""
+    """A coordinator that controls each message to its sites; by default those of the table above."""
     return Coordinator(masked_sites([of(*value) for value in values or PARTS.values()], secure_sum), **settings)
 
 
@@ -61,11 +62,11 @@ def like_noise(array):
     return abs(bits.mean() - 0.5) < 5 / len(bits) ** 0.5  # ten deviations
 
 
-# -- a coordinator that reads along
+# -- a curious coordinator
 
 
-def test_a_coordinator_reads_nothing_in_what_it_is_given():
-    """Masked parts look like noise, share nothing with one another, and neither do any two of them added."""
+def test_a_coordinator_learns_nothing_from_masked_parts():
+    """Masked parts look random, have nothing in common, and neither do the sums of any two."""
     values = [np.arange(i, i + 4096) for i in (1, 5000, 10_000, 20_000)]
     feds = [masked_of([of(*value) for value in values], Recorded) for _ in range(2)]
     totals = [fed.total(Number()).x.tolist() for fed in feds]
@@ -95,14 +96,14 @@ def test_counters_that_share_a_word_are_hidden_too():
         assert like_noise(words(hidden))
 
 
-def test_boxes_show_nothing_and_differ():
+def test_boxes_reveal_nothing_and_differ():
     given = here()
     given.hide()
     boxes = [box for hidden in given.hidden.values() for box in hidden.boxes.values()]
-    assert len(set(boxes)) == 4 * 3
-    assert like_noise(np.frombuffer(b"".join(box[-128:] for box in boxes), np.uint8))
+    assert len(set(boxes)) == 4 * 2  # one less than two thirds of the sites need none
+    assert like_noise(np.frombuffer(b"".join(box[-64:] for box in boxes), np.uint8))
     for site, hidden in given.hidden.items():
-        seeds = [hidden.prints[i : i + SEED] for i in range(0, len(hidden.prints), SEED)]
+        seeds = [hidden.prints[i : i + KEY] for i in range(0, len(hidden.prints), KEY)]
         assert len(set(seeds)) == 4
         assert site not in hidden.boxes
 
@@ -118,10 +119,10 @@ def test_no_part_is_in_any_message_of_a_forest():
     assert {question for question, _ in kinds} == sums
 
 
-# -- a coordinator that asks for more than it should get
+# -- a coordinator that requests more than it should
 
 
-def test_a_part_is_not_given_in_the_clear():
+def test_a_part_never_leaves_in_the_clear():
     given = here()
     turn = given.turn("hide")
     assert "only hidden, in 'masked' sums" in refused(given.send("a", turn, step=None))
@@ -160,7 +161,7 @@ MEMBERS = {
 
 @pytest.mark.parametrize("case", MEMBERS)
 @pytest.mark.parametrize("what", ["hide", "confirm", "open"])
-def test_members_that_a_site_does_not_accept(case, what):
+def test_invalid_members_are_refused(case, what):
     given = here()
     given.hide()
     change, text = MEMBERS[case]
@@ -171,7 +172,7 @@ def test_members_that_a_site_does_not_accept(case, what):
 
 
 @pytest.mark.parametrize("over", ["", "abc", "abcde", "abce", "dcba"])
-def test_a_sum_over_others_than_said(over):
+def test_a_sum_over_other_sites_than_declared(over):
     given = here()
     assert "over other sites than it says" in refused(given.send("a", given.turn("hide"), over=list(over)))
     given.hide()
@@ -185,7 +186,7 @@ def test_too_few_to_share_masks_with(neighbours):
     assert "share masks with too few" in refused(given.hide(neighbours=neighbours))
 
 
-def test_a_site_says_how_few_are_enough():
+def test_a_site_sets_the_minimum_number_of_sites():
     six = [(i,) for i in range(6)]
     loose = here(six, MaskedPart(neighbours=2))
     assert isinstance(loose.hide(neighbours=2), Hidden)
@@ -207,8 +208,8 @@ def test_widths_of_another_array_than_the_part():
     assert "another shape than its widths" in refused(here().hide(widths=widths))
 
 
-def test_a_bound_that_is_too_low_tells_nothing():
-    """A site that refused if a count did not fit would tell how large it is; instead sums make nonsense."""
+def test_a_bound_that_is_too_low_reveals_nothing():
+    """If a site refused when a count did not fit, it would reveal its size; instead the sum is nonsense."""
     for width in (1, 2, 4, 32):
         assert isinstance(here([[2**30] * 4] * 4).hide(width=width), Hidden)
 
@@ -223,12 +224,12 @@ def test_a_bound_that_is_too_low_tells_nothing():
         msgspec.msgpack.encode({"what": "hide", "sum": 3}),
     ],
 )
-def test_steps_that_are_none(body):
+def test_invalid_steps(body):
     given = here()
     refused(given.send("a", given.turn("hide"), step=SumStep("masked", body)), "format")
 
 
-def test_keys_that_are_none():
+def test_invalid_keys():
     for key in (b"", b"\0" * 32, b"k" * 31, b"\1" + b"\0" * 31):
         given = here(keys={"b": key}) if key else here()
         turn = given.turn("hide")
@@ -237,18 +238,18 @@ def test_keys_that_are_none():
         refused(given.send("a", turn), "format")
 
 
-# -- masks are for one part
+# -- masks serve one part
 
 
-def test_masks_are_for_one_question():
+def test_masks_serve_one_request():
     given = Coordinator(masked_sites([[of(5), of(9)]] + [[of(1)] * 2] * 2))
     five, nine, again = (np.frombuffer(given.hide("a", which=i).words, "<u8") for i in (0, 1, 0))
     assert (nine - five).tolist() != [4]
     assert again.tolist() == five.tolist()
 
 
-def test_all_sites_are_asked_alike():
-    """Whoever asks one site for something else than the others, to see its part alone, gets nothing."""
+def test_all_sites_must_get_the_same_request():
+    """A different request to one site, to see its part alone, yields nothing."""
     given = Coordinator(masked_sites([[of(5), of(9)], [of(1), of(0)], [of(1), of(0)]]))
     given.hide("a", which=0)
     given.hide("b", "c", which=1)
@@ -260,7 +261,7 @@ def test_all_sites_are_asked_alike():
     assert "another site has not confirmed" in refused(given.open("a"))
 
 
-def test_masks_are_for_one_table():
+def test_masks_serve_one_table():
     given = here()
     first = given.hide("a")
     given.sites["a"].source[0] = of(40, 30, 20, 11)
@@ -270,8 +271,8 @@ def test_masks_are_for_one_table():
     assert wire.encode(given.hide("a")) == wire.encode(first)
 
 
-def test_every_sum_has_masks_of_its_own():
-    """Whatever sets sums apart: question, study, members, neighbours, width."""
+def test_every_sum_has_its_own_masks():
+    """Everything that distinguishes sums: request, study, members, neighbours, width."""
     six = [(i,) for i in range(6)]
     sites = here(six, MaskedPart(neighbours=2)).sites
     variants = [
@@ -284,7 +285,7 @@ def test_every_sum_has_masks_of_its_own():
         (Coordinator(sites), {"names": list("abcde")}),
     ]
     prints = [given.hide("a", **changes).prints for given, changes in variants]
-    all_prints = [p[i : i + SEED] for p in prints for i in range(0, len(p), SEED)]
+    all_prints = [p[i : i + KEY] for p in prints for i in range(0, len(p), KEY)]
     assert len(set(all_prints)) == len(all_prints) == 6 + 6 + 6 + 3 + 5 + 6 + 5
 
 
@@ -292,7 +293,7 @@ def test_every_sum_has_masks_of_its_own():
 
 
 def settled(given, survivors, gone=()):
-    """Hide, confirm and open, as an honest coordinator does."""
+    """Masks, confirms and opens, as an honest coordinator does."""
     given.hide()
     given.confirm(survivors=survivors)
     stay = [s for s in survivors if s not in gone]
@@ -301,8 +302,8 @@ def settled(given, survivors, gone=()):
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize(("first", "second"), [("abcd", "abc"), ("abc", "abcd"), ("abd", "abc")])
-def test_asked_for_both_shares(first, second, restarted):
-    """Once with d's part in the sum and once without: own mask and shared masks together would show d's part."""
+def test_requests_for_both_shares_are_refused(first, second, restarted):
+    """Once with d's part in the sum and once without: the two kinds of masks together would reveal d's part."""
     given = here()
     opened = settled(given, list(first))
     assert all(isinstance(reply, Opened) for reply in opened.values())
@@ -314,8 +315,8 @@ def test_asked_for_both_shares(first, second, restarted):
         assert given.open(site, list(first)) == opened[site]
 
 
-def test_both_shares_would_show_the_part():
-    """The attack at work on sites that forget what they settled: this is what the rule above is for."""
+def test_both_shares_would_reveal_the_part():
+    """The attack succeeds on sites that forget what they confirmed: this is what the rule above is for."""
     given = here()
     with_d = recovered(settled(given, list("abcd")), given.turn("hide"), list("abcd"))[0]
     for site in given.sites.values():
@@ -330,13 +331,13 @@ def test_both_shares_would_show_the_part():
 
 
 def test_a_part_that_came_late_stays_hidden():
-    """The coordinator has d's masked part and says that it was lost: all it is told leaves d's own mask on it."""
+    """The coordinator has d's masked part and claims that d was lost: what it receives leaves d's self-mask on it."""
     given = here()
     opened = settled(given, list("abc"))
     own, shared = recovered(opened, given.turn("hide"), list("abc"))
     assert set(own) == set("abc")
     assert set(shared) == {(s, "d") for s in "abc"}
-    minus = [shared[s, "d"] for s in "abc"]  # d is the last by name and takes all off
+    minus = [shared[s, "d"] for s in "abc"]  # d is the last by name and subtracts all
     left = without(given.hidden["d"], [], minus)
     assert left.tolist() != list(PARTS["d"])
     assert (left > 2**40).all()
@@ -345,14 +346,14 @@ def test_a_part_that_came_late_stays_hidden():
     assert total.tolist() == np.sum([PARTS[s] for s in "abc"], axis=0).tolist()
 
 
-def test_what_is_recovered_in_one_sum_opens_no_other():
-    """All of d's masks of the first sum are known by its end; those of the second are others."""
+def test_seeds_recovered_in_one_sum_open_no_other():
+    """All of d's masks of the first sum are known at its end; those of the second are different."""
     given = here()
     _, shared = recovered(settled(given, list("abc")), given.turn("hide"), list("abc"))
     again = Coordinator(given.sites, "sum 2")
     again.hide()
-    prints = [again.hidden[s].prints for s in "abcd"]
-    assert not any(fingerprint(seed) in p for seed in shared.values() for p in prints)
+    assert set(shared.values()) == {mask_of(given, s, "d") for s in "abc"}
+    assert not {mask_of(again, s, "d") for s in "abc"} & set(shared.values())
     assert like_noise(np.frombuffer(b"".join(shared.values()) + secrets.token_bytes(2000), np.uint8))
     for seed in shared.values():
         assert (without(again.hidden["d"], [], [seed]) > 2**40).all()
@@ -362,7 +363,7 @@ def test_what_is_recovered_in_one_sum_opens_no_other():
 
 
 class Sly(Coordinator):
-    """Asks under one name throughout, as waves of one question, which may lose sites on the way."""
+    """Uses one name throughout, as for waves of one request, which may lose sites on the way."""
 
     waves = 0
 
@@ -373,7 +374,7 @@ class Sly(Coordinator):
 
 
 def read_sum(given, survivors):
-    """Take off all masks that are left, as a coordinator does."""
+    """Removes all remaining masks, as a coordinator does."""
     opened = {site: given.open(site, survivors) for site in survivors}
     own, shared = recovered(opened, given.turn("hide"), survivors)
     plus = [*own.values(), *(seed for pair, seed in shared.items() if adds_mask(*pair))]
@@ -385,8 +386,8 @@ def read_sum(given, survivors):
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("change", [{"sum": "sum 2"}, {"neighbours": 2}, {"width": 32}])
-def test_a_second_sum_of_the_same_without_a_site(change, restarted):
-    """In the same question a coordinator says that d was lost: the difference of the two sums would be d's part."""
+def test_a_second_sum_without_one_site_is_refused(change, restarted):
+    """In the same request a coordinator claims that d was lost: the difference of the two sums would be d's part."""
     parts = [(i, 10 * i) for i in range(1, 6)]
     sites = masked_sites([of(*part, dtype=np.int64) for part in parts], MaskedPart(neighbours=2))
     for site in sites.values():
@@ -413,7 +414,7 @@ def test_a_second_sum_of_the_same_without_a_site(change, restarted):
 
 
 def test_lists_that_differ_between_sites_are_refused():
-    """a and b are told of all four, c and d of others: nobody gives a share."""
+    """a and b get a list of all four, c and d another: nobody gives a share."""
     given = here([(i,) for i in range(6)])
     given.hide()
     everyone, fewer = list("abcdef"), list("abcde")
@@ -452,7 +453,7 @@ LISTS = {
 
 @pytest.mark.parametrize("case", LISTS)
 @pytest.mark.parametrize("what", ["confirm", "open"])
-def test_lists_that_a_site_does_not_accept(case, what):
+def test_invalid_lists_are_refused(case, what):
     given = here()
     given.hide()
     survivors, text = LISTS[case]
@@ -461,7 +462,7 @@ def test_lists_that_a_site_does_not_accept(case, what):
     assert isinstance(given.open("a"), Opened)
 
 
-def test_fewer_than_three_parts_are_no_sum():
+def test_fewer_than_three_parts_are_refused():
     """Of three, all must stay: with two, each would have the other's part."""
     given = here(list(PARTS.values())[:3])
     given.hide("a", "b")
@@ -478,7 +479,7 @@ def test_steps_out_of_order():
     assert "has not confirmed whose parts" in refused(given.open("a"))
 
 
-# -- what others made out, tampered with or from elsewhere
+# -- boxes that were changed or belong elsewhere
 
 
 def ready(**settings):
@@ -488,7 +489,7 @@ def ready(**settings):
     return given
 
 
-def test_codes_that_were_changed_or_belong_elsewhere():
+def test_changed_or_foreign_codes_are_refused():
     given = ready()
     other = Coordinator(given.sites, "sum 2")
     other.hide()
@@ -510,22 +511,22 @@ def test_codes_that_were_changed_or_belong_elsewhere():
     assert isinstance(given.open("a"), Opened)
 
 
-def test_boxes_that_were_changed_or_belong_elsewhere():
+def test_changed_or_foreign_boxes_are_refused():
     given = ready()
     other = Coordinator(given.sites, "sum 2")
     other.hide()
-    turn, box = given.opening("a"), given.hidden["b"].boxes["a"]
+    turn, box = given.opening("b"), given.hidden["d"].boxes["b"]
     wrong = [box[:i] + bytes([box[i] ^ 1]) + box[i + 1 :] for i in range(0, len(box), 5)]
     wrong += [box[:-1], box + b"\0", box[:12], b""]
-    wrong += [other.hidden["b"].boxes["a"], given.hidden["b"].boxes["c"], given.hidden["c"].boxes["a"]]
-    wrong += [given.hidden["a"].boxes["b"]]  # back to its sender
+    wrong += [other.hidden["d"].boxes["b"], given.hidden["d"].boxes["c"], given.hidden["c"].boxes["b"]]
+    wrong += [given.hidden["b"].boxes["d"]]  # back to its sender
     for changed in wrong:
         assert "changed on its way, or belongs elsewhere" in refused(
-            given.open("a", boxes={**turn.boxes, "b": changed})
+            given.open("b", boxes={**turn.boxes, "d": changed})
         )
-    for boxes in ({}, {**turn.boxes, "a": box}, {"b": box}):
-        assert "not those of the sites in the sum" in refused(given.open("a", boxes=boxes))
-    assert isinstance(given.open("a"), Opened)
+    for boxes in ({}, {**turn.boxes, "b": box}, {**turn.boxes, "a": box}, {"d": box}):
+        assert "not those of the sites in the sum" in refused(given.open("b", boxes=boxes))
+    assert isinstance(given.open("b"), Opened)
 
 
 def test_a_replayed_sum_gives_the_same_bytes_and_no_more():
@@ -540,8 +541,8 @@ def test_a_replayed_sum_gives_the_same_bytes_and_no_more():
     assert {site: wire.encode(given.open(site)) for site in "abcd"} == first
 
 
-def test_an_old_answer_is_none_to_a_new_sum():
-    """What sites answered in the first sum, played again in the second: the coordinator takes none of it."""
+def test_a_new_sum_accepts_no_old_replies():
+    """Replies of the first sum, replayed in the second: the coordinator accepts none of them."""
     old = []
 
     class Replaying(InProcess):
@@ -585,7 +586,7 @@ def test_keys_stay():
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_site_keeps_its_key_through_a_study(restarted):
-    """A coordinator that hands out true keys first and its own later, or one site's key under another's name."""
+    """A coordinator that sends true keys first and its own later, or one site's key under another's name."""
     given = here()
     given.hide("a")
     if restarted:
@@ -602,13 +603,13 @@ def test_a_site_keeps_its_key_through_a_study(restarted):
 
 
 def test_a_coordinator_that_invents_sites():
-    """Without a roster it can be all others, and reads the part; with one it is refused."""
+    """Without a roster it can impersonate all other sites and reads the part; with one it is refused."""
     given = here()
     spies = masked_sites([of(0, 0, 0, 0)] * 4)
     invented = Coordinator({**spies, "a": given.sites["a"]})
     opened = settled(invented, list("abcd"))
     own, _ = recovered(opened, invented.turn("hide"), list("abcd"))
-    others = [pair_of(invented, s, "a").mask for s in "bcd"]
+    others = [mask_of(invented, s, "a") for s in "bcd"]
     assert without(invented.hidden["a"], [own["a"], *others]).tolist() == list(PARTS["a"])
 
     roster = {name: public_key(site.store) for name, site in here().sites.items()}
@@ -633,11 +634,15 @@ def test_a_roster():
 
 
 def shares_of(given, holders, victim):
-    """What some sites can open of what another sealed for them: its shares of all the other's seeds."""
+    """The shares of all of another's seeds that some sites have, from boxes and from keys."""
     turn = given.turn("hide")
     names = [member.site for member in turn.members]
-    boxes = {site: unseal(pair_of(given, site, victim).unseal, given.hidden[victim].boxes[site]) for site in holders}
-    return {names.index(site): np.frombuffer(share, np.uint8) for site, share in boxes.items()}
+    place, rows = names.index(victim), list(range(len(given.hidden[victim].prints) // KEY))
+    found = {}
+    for site in holders:
+        share = here_at(given, site).share_of(place, given.hidden[victim].boxes.get(site), rows)
+        found[names.index(site)] = np.frombuffer(share, np.uint8)
+    return found
 
 
 def test_fewer_than_two_thirds_cannot_open_by_themselves():
@@ -650,19 +655,32 @@ def test_fewer_than_two_thirds_cannot_open_by_themselves():
     for guess in range(256):
         fourth = np.full(SEED * 6, guess, np.uint8)
         seed = shamir.join([*found, 3], np.stack([*found.values(), fourth]))[:SEED].tobytes()
-        assert fingerprint(seed) != prints[:SEED]
+        assert mask_key(given.turn("hide").about("study"), seed)[1] != prints[:KEY]
         guesses.add(seed)
     assert len(guesses) == 256
     assert all(len({seed[i] for seed in guesses}) == 256 for i in range(SEED))
 
 
+def test_shares_that_follow_from_keys_are_for_one_sum():
+    """A share that served two sums would tell, by those who open one, how the secrets of both differ."""
+    sites = masked_sites([of(i) for i in range(6)])
+    sums = [Coordinator(sites), Coordinator(sites, "sum 2"), Coordinator(sites, study="another")]
+    for one in sums:
+        one.hide()
+    drawn = [shares_of(one, "abcdef", "f") for one in sums]
+    assert [sorted(one.hidden["f"].boxes) for one in sums] == [list("cde")] * 3
+    for place in range(6):
+        assert len({one[place].tobytes() for one in drawn}) == 3
+    assert len({share.tobytes() for share in drawn[0].values()}) == 6
+    assert shares_of(sums[0], "ab", "c")[0].tobytes() != drawn[0][0].tobytes()
+
+
 def test_two_thirds_together_can():
-    """As docs/sums.md says: four of six that collude with the coordinator open a fifth's part, whatever was settled."""
+    """As docs/sums.md states: four of six that collude with the coordinator open a fifth's part, in any case."""
     given = here([(i, 10 * i) for i in range(6)])
     given.hide()
     found = shares_of(given, "abcd", "f")
-    seeds = shamir.join(list(found), np.stack(list(found.values()))).reshape(-1, SEED)
-    own, *shared = (seed.tobytes() for seed in seeds)
+    own, *shared = keys_of(given.turn("hide"), shamir.join(list(found), np.stack(list(found.values()))))
     assert without(given.hidden["f"], [own], shared).tolist() == [5, 50]
 
 
@@ -670,13 +688,13 @@ def split_by(given, colluders, k):
     """What a coordinator with some sites sees of a's part, once the sum is opened and nobody is lost."""
     opened = settled(given, list(given.sites))
     own, _ = recovered(dict(list(opened.items())[: threshold(len(opened))]), given.turn("hide"), list(given.sites))
-    known = {s: pair_of(given, s, "a").mask for s in colluders}
+    known = {s: mask_of(given, s, "a") for s in colluders}
     assert len(known) == k
     return without(given.hidden["a"], [own["a"], *known.values()])
 
 
 def test_all_neighbours_of_a_site_together_learn_its_part():
-    """On a circle with two neighbours each, two are enough; with four they are not, nor with all."""
+    """On a circle with two neighbours each, two are enough; with four they are not, nor are all others."""
     values = [(i + 3, 10 * i) for i in range(6)]
     for neighbours in (2, 4, None):
         given = here(values, MaskedPart(neighbours=neighbours), neighbours=neighbours)
@@ -693,7 +711,7 @@ def test_all_neighbours_of_a_site_together_learn_its_part():
 
 
 def test_a_site_that_confirms_two_lists():
-    """Of six, two lists with four confirmations each need two sites that lie; one is not enough."""
+    """With six sites, two lists with four confirmations each need two sites that lie; one is not enough."""
     given = here([(i,) for i in range(6)])
     given.hide()
     one, two = list("abcdef"), list("abcde")

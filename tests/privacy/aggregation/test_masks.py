@@ -1,4 +1,4 @@
-"""What masked sums are made of: streams, words that several counters share, and who shares a mask with whom."""
+"""Building blocks of masked sums: streams, words shared by several counters, and who shares masks with whom."""
 
 from itertools import combinations
 from math import comb
@@ -35,8 +35,8 @@ from silvan.privacy.aggregation.words import STEPS, Widths, pack, unpack
 @pytest.mark.parametrize("n", [0, 1, 7, MASK_PIECE, MASK_PIECE + 1, MASK_TASK, 2 * MASK_TASK + MASK_PIECE + 3])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("wide", [True, False])
-def test_masks_are_what_the_cipher_gives(n, threads, wide, monkeypatch):
-    """However the words are dealt out, and whatever the processor is good at, it is one stream."""
+def test_masks_equal_the_ciphers_stream(n, threads, wide, monkeypatch):
+    """However the words are divided and whatever the processor supports, the stream is the same."""
     monkeypatch.setattr("silvan.privacy.aggregation.counters.gcm_is_faster", lambda: wide)
     plus, minus = [bytes([i]) * 32 for i in (1, 2)], [bytes([i]) * 32 for i in (3, 4, 5)]
     words = np.arange(n, dtype="<u8")
@@ -52,7 +52,7 @@ def test_masks_are_what_the_cipher_gives(n, threads, wide, monkeypatch):
 
 
 def stream(seed, n):
-    """The words of a seed's stream, block by block of what the standard says."""
+    """The words of a seed's stream, block by block from the standard."""
     task, block = np.divmod(np.arange(-(-n // 2)), MASK_TASK // 2)
     numbers = np.zeros((len(task), 4), ">u4")
     numbers[:, 2], numbers[:, 3] = task, 2 + block
@@ -60,12 +60,12 @@ def stream(seed, n):
 
 
 def blocks(key, data):
-    """Every block of the data by itself, enciphered."""
+    """Encrypts every block of the data by itself."""
     return Cipher(AES256(key), ECB()).encryptor().update(data)  # noqa: S305
 
 
 def test_masks_by_aes_are_as_published():
-    """A block is that of FIPS 197, C.3, and the stream is the blocks of 2, 3, ... as in NIST SP 800-38D, 7.1."""
+    """A block is that of FIPS 197, C.3, and the stream is the blocks 2, 3, ... as in NIST SP 800-38D, 7.1."""
     key = bytes(range(32))
     published = blocks(key, bytes.fromhex("00112233445566778899aabbccddeeff"))
     assert published.hex() == "8ea2b7ca516745bfeafc49904b496089"
@@ -75,15 +75,15 @@ def test_masks_by_aes_are_as_published():
     assert AESGCM(key).encrypt(bytes(12), bytes(32), None)[:32] == words.tobytes()
 
 
-def test_stretching_is_the_same_stream():
+def test_the_stream_does_not_depend_on_the_implementation():
     assert key_stream(b"s" * 32, 4001) == offsets(b"s" * 32, 501).tobytes()[:4001]
 
 
-# -- words that several counters share
+# -- words shared by several counters
 
 
 def naive_pack(counters, width):
-    """Add counters up as whole numbers of any size, and cut to 64 bits at the end."""
+    """Adds counters as integers of any size, and cuts to 64 bits at the end."""
     lanes = 64 // width
     n = -(-len(counters) // lanes)
     words = [0] * n
@@ -98,7 +98,7 @@ INTEGERS = st.sampled_from(DTYPES).flatmap(lambda d: arrays.arrays(np.dtype(d), 
 @given(INTEGERS, st.integers(1, 64))
 @examples(100)
 def test_packing_is_plain_addition(counters, width):
-    """Also of numbers that do not fit, or are below zero: a word depends on its counters by addition alone."""
+    """Also for numbers that do not fit or are negative: a word depends on its counters by addition alone."""
     assert pack(counters, Widths.alike(len(counters), width)).tolist() == naive_pack(counters, width)
 
 
@@ -109,7 +109,7 @@ def test_packing_over_many_pieces():
 
 @st.composite
 def blocks_of(draw):
-    """Blocks of rows, and how many bits counters take in each, by column."""
+    """Blocks of rows, and the number of bits per counter in each, by column."""
     lengths = draw(st.lists(st.integers(0, 30), max_size=5))
     bits = arrays.arrays(np.uint8, (len(lengths), draw(st.integers(1, 4))), elements=st.integers(1, 64))
     return Widths(np.array(lengths, np.int64), draw(bits))
@@ -118,7 +118,7 @@ def blocks_of(draw):
 @given(blocks_of(), st.sampled_from(["i4", "i8", "u2"]), st.data())
 @examples(100)
 def test_packing_by_block_is_packing_each_of_them(widths, dtype, data):
-    """Every block and column for itself, whatever the numbers: so words depend on counters by addition alone."""
+    """Every block and column separately, for any numbers: so words depend on counters by addition alone."""
     shape = int(widths.lengths.sum()), widths.bits.shape[1]
     counters, expected, row = data.draw(arrays.arrays(np.dtype(dtype), shape)), [], 0
     for length, bits in zip(widths.lengths, widths.bits.tolist(), strict=True):
@@ -139,7 +139,7 @@ class Table(Reply, frozen=True, kw_only=True):
 @given(blocks_of(), st.integers(1, 4), st.sampled_from(["i4", "i8"]), st.data())
 @examples(100)
 def test_sums_by_block_are_read_or_refused(bounds, n, dtype, data):
-    """Of parts whose sums are at most as large as was said; one that is larger is not taken."""
+    """Parts whose sums respect the bound are accepted; a larger one is refused."""
     most = (2 ** bounds.bits.astype(object) - 1).clip(0, np.iinfo(dtype).max).astype(np.int64)
     by_row = np.repeat(most, bounds.lengths, axis=0)
     part = (by_row * data.draw(st.floats(0, 1)) // n).astype(np.int64).clip(0, by_row // n).astype(dtype)
@@ -187,7 +187,7 @@ def test_widths_of_another_array(widths):
 
 @st.composite
 def small(draw, n):
-    """A field of so many parts whose sums are below a bound."""
+    """A field of this many parts whose sums are below a bound."""
     bits = draw(st.integers(1, 60))
     dtype = np.dtype(draw(st.sampled_from(DTYPES)))
     most = min(2**bits - 1, int(np.iinfo(dtype).max)) // n
@@ -227,7 +227,7 @@ KEYS = [bytes([i]) * 32 for i in range(20)]
 
 
 def pieces(near, gone):
-    """How many pieces the rest hangs together in."""
+    """The number of connected groups of the remaining sites."""
     left = set(range(len(near))) - set(gone)
     n = 0
     while left:
@@ -248,8 +248,8 @@ def test_neighbours_are_mutual(n, k):
 
 
 @pytest.mark.parametrize(("n", "k"), [(7, 2), (7, 4), (9, 6), (10, 4), (10, 6)])
-def test_fewer_gone_than_neighbours_leave_one_piece(n, k):
-    """Whoever they are; with one more the circle can fall apart."""
+def test_losses_below_the_number_of_neighbours_keep_the_circle_connected(n, k):
+    """Whichever sites they are; with one more the circle can fall apart."""
     near = neighbours("study", tuple(KEYS[:n]), k)
     for gone in combinations(range(n), k - 1):
         assert pieces(near, gone) == 1
@@ -258,21 +258,21 @@ def test_fewer_gone_than_neighbours_leave_one_piece(n, k):
 
 
 @pytest.mark.parametrize(("n", "k"), [(8, 2), (9, 4), (10, 4), (12, 4), (12, 6)])
-def test_the_bound_is_one(n, k):
-    """Over all ways to lose sites, the circle falls apart at most as often as said."""
+def test_the_bound_is_an_upper_bound(n, k):
+    """Over all ways to lose sites, the circle falls apart at most as often as claimed."""
     near = neighbours("study", tuple(KEYS[:n]), k)
     for m in range(n - 1):
         apart = sum(pieces(near, gone) > 1 for gone in combinations(range(n), m))
         assert apart / comb(n, m) <= disconnection_bound(n, m, k)
 
 
-def test_enough_neighbours():
+def test_the_number_of_neighbours_suffices():
     for n in range(3, 256):
         k = enough_neighbours(n)
         assert k == n - 1 if n <= 50 else k < n - 1
         assert disconnection_bound(n, 2 * (n // 3), k) <= 2.0**-SECURITY
         assert k == n - 1 or k == 2 or disconnection_bound(n, 2 * (n // 3), k - 2) > 2.0**-SECURITY
-    assert SECURITY - 80 >= 40  # a coordinator may try 2^80 names of a study, by which sites get other neighbours
+    assert SECURITY - 80 >= 40  # a coordinator may try 2^80 names of a study, which change the neighbours
     assert enough_neighbours(100) == 68
     assert enough_neighbours(255) == 140
 

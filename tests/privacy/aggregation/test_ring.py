@@ -1,4 +1,4 @@
-"""Ring sums: the sums that plain addition gives, whatever is lost, late, restarted or resumed on the way."""
+"""Ring sums equal plain addition, whatever is lost, late, restarted or resumed on the way."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def asked():
         yield calls
 
 
-# -- what a sum takes; what it has in common with masked sums is in test_hidden_sums.py
+# -- the course of a sum; what it shares with masked sums is in test_hidden_sums.py
 
 
 def test_waves_and_rounds(asked):
@@ -74,13 +74,13 @@ def test_parts_that_do_not_fit(odd, text):
         ring_of([of(1), odd, of(3)]).total(Number())
 
 
-# -- sites that are lost
+# -- lost sites
 
 N_ANSWERS = 4 + 4 + 1
 
 
 def lossy(at, what):
-    """From its so-manieth answer on, whoever it is from gives something else."""
+    """From its n-th reply on, whichever site sends it, the reply is replaced."""
     lost = []
 
     def twist(site, data):
@@ -184,7 +184,7 @@ def test_stopped_after_every_answer_in_turn(tmp_path, after):
         study(stopping(after))
     got, fed = study(Recorded)
     assert got == [[6], [60]]
-    # sites in this process have new keys by then: a sum that was under way starts again, and if it had gone round, its
+    # sites in this process have new keys by then: the current sum starts again, and if it had gone round, its
     # first site is asked for it once more in vain
     in_vain = after == N_ANSWERS
     assert len(fed.transport.record) == 2 * (in_vain + (N_ANSWERS if after > N_ANSWERS else 2 * N_ANSWERS))

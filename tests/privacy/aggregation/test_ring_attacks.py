@@ -1,4 +1,4 @@
-"""Ring sums under attack: what a coordinator, a neighbour, and two neighbours together can and cannot learn."""
+"""Attacks on ring sums: what a coordinator, a neighbour, and two neighbours together can and cannot learn."""
 
 import msgspec
 import numpy as np
@@ -10,9 +10,9 @@ from helpers.summing import Coordinator, Number, Numbers, members, numbers_are_a
 from silvan.algorithms.shared_bins import CountGrid
 from silvan.errors import RefusedError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Envelope, SumStep, Trouble
 from silvan.federation.sums import TrustedSums
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.ring import Hop, Passed, Ready, RingPart, RingSums, SumMember
 from silvan.privacy.identity.seal import public_key
 
@@ -35,16 +35,16 @@ def refused(reply):
     return reply.text
 
 
-# -- a coordinator that reads along
+# -- a curious coordinator
 
 
 def hops(fed):
-    """All that a coordinator carries from site to site."""
+    """Everything that a coordinator carries from site to site."""
     return [wire.decode(e.body, Passed).sealed for e in envelopes(fed, "sent") if e.kind == "Passed"]
 
 
 def test_a_coordinator_reads_nothing_in_what_it_carries():
-    """Boxes have no bytes in common with what is in them, or with one another, and look like noise."""
+    """Boxes have no bytes in common with their content or with each other, and look random."""
     values = [np.arange(i, i + 4096) for i in (1, 5000, 10_000)]
     feds = [ring_of([of(*value) for value in values], Recorded) for _ in range(2)]
     totals = [fed.total(Number()).x.tolist() for fed in feds]
@@ -53,8 +53,8 @@ def test_a_coordinator_reads_nothing_in_what_it_carries():
     assert len(boxes) == 6
     for i, box in enumerate(boxes):
         bits = np.unpackbits(np.frombuffer(box, np.uint8))
-        assert abs(bits.mean() - 0.5) < 0.01  # ten deviations and more
-        # marks of six bytes and more: shorter ones are in so much noise by chance, now and then
+        assert abs(bits.mean() - 0.5) < 0.01  # ten standard deviations and more
+        # marks of six bytes and more: shorter ones occur in random bytes now and then
         assert not any(mark in box for mark in (b"Numbers", b"layout", b"counters"))
         for other in boxes[:i]:
             agree = np.frombuffer(box[-4096:], np.uint8) == np.frombuffer(other[-4096:], np.uint8)
@@ -62,7 +62,7 @@ def test_a_coordinator_reads_nothing_in_what_it_carries():
 
 
 def test_no_part_is_in_any_message_of_a_forest():
-    """Of every sum, what sites answer are keys, boxes and, once, the sum."""
+    """For every sum, sites reply with keys, boxes and, once, the sum."""
     fed = federate(parts(table(n=90), 3), Recorded, sums="ring")
     sums = {"CountCategories", "CountGrid", "CountFine", "GrowLevel"}
     fed.total(CountGrid(schema=fed.blob(fed.schema.to_json().encode())))
@@ -74,7 +74,7 @@ def test_no_part_is_in_any_message_of_a_forest():
         assert got == ["Ready"] * 3 + ["Passed"] * 3 + [reply]
 
 
-def test_hops_of_two_runs_differ():
+def test_messages_of_two_runs_differ():
     runs = [carrier() for _ in range(2)]
     first = [run.carry(until="a").sealed for run in runs]
     views = [overheard(run, "b", box)[1] for run, box in zip(runs, first, strict=True)]
@@ -84,10 +84,10 @@ def test_hops_of_two_runs_differ():
     assert not (overheard(again, "b", again.carry(until="a").sealed)[1] == views[0]).any()
 
 
-# -- a coordinator that asks for more than it should get
+# -- a coordinator that requests more than it should
 
 
-def test_a_part_is_not_given_in_the_clear():
+def test_a_part_never_leaves_in_the_clear():
     here = carrier()
     assert "only hidden, in 'ring' sums" in refused(here.step("a", step=None))
     assert "in the clear" in refused(here.step("a", step=None, verb="ask"))
@@ -109,8 +109,8 @@ def test_a_site_of_trusted_sums_takes_part_in_no_ring():
         fed.total(Number())
 
 
-def test_asking_is_not_changed():
-    """What is asked by name is seen by name, ring or not."""
+def test_requests_to_single_sites_are_unchanged():
+    """A request to a single site is visible as such, ring or not."""
     fed = federate(parts(table(n=90), 3), sums="ring")
     assert fed.rows == federate(parts(table(n=90), 3)).rows
 
@@ -127,27 +127,27 @@ RINGS = {
 
 
 @pytest.mark.parametrize("case", RINGS)
-def test_rings_that_a_site_does_not_confirm(case):
+def test_invalid_rings_are_refused(case):
     here = carrier()
     change, text = RINGS[case]
     assert text in refused(here.step("a", ring=change(here.ring())))
 
 
 @pytest.mark.parametrize("over", ["", "ab", "abcd"])
-def test_a_ring_of_other_size_than_said(over):
+def test_a_ring_of_another_size_than_declared(over):
     assert "all that the sum is over" in refused(carrier().step("a", over=list(over)))
 
 
-def test_only_the_first_begins():
-    """A site in the middle that is given nothing to add to would hand on its part unhidden."""
+def test_only_the_first_site_begins():
+    """A middle site that received nothing to add to would pass on its part in the clear."""
     here = carrier()
     for name in ("b", "c"):
         assert "sealed" in refused(here.step(name))
         assert "sealed" in refused(here.step(name, b"\0" * 200))
 
 
-def test_only_who_began_ends():
-    """What comes round, as a new ring's end, or after a ring of other sites or another question."""
+def test_only_the_site_that_began_ends():
+    """A box that comes round as the end of a new ring, or after a ring of other sites or another request."""
     here = carrier([*MATRICES, (1, 2, 3, 4)])
     last = here.carry(until="d").sealed
     assert isinstance(here.step("a", last), Numbers)
@@ -158,7 +158,7 @@ def test_only_who_began_ends():
 
 
 def test_a_sum_ends_once():
-    """Two outcomes of one sum, told apart by what one site added, would tell that site's parts apart."""
+    """Two outcomes of one sum that differ by one site's addition would reveal the difference."""
     here = Coordinator(members([[of(1)], [of(10)], [of(100)]]))
     begun = here.step("a").sealed
     outcomes = []
@@ -171,16 +171,16 @@ def test_a_sum_ends_once():
     assert "with another outcome" in refused(outcomes[1])
 
 
-def test_all_sites_are_asked_alike():
-    """Asked something else than the others, a site adds nothing: the sum would show its part, or another's."""
+def test_all_sites_must_get_the_same_request():
+    """A site with a different request from the others adds nothing: the sum would reveal its part, or another's."""
     here = Coordinator(members([[of(1), of(1)], [of(10), of(20)], [of(100), of(100)]]))
     begun = here.step("a").sealed
     assert isinstance(here.step("b", begun), Passed)
     assert "belongs elsewhere" in refused(here.step("b", begun, which=1))
 
 
-def test_no_two_sums_of_one_thing_over_other_sites():
-    """A ring that is begun again because a site was lost, although it was ended: the difference is that site's part."""
+def test_no_second_sum_of_a_quantity_over_other_sites():
+    """A ring restarted without a lost site, although it had ended: the difference is that site's part."""
     here = carrier([*MATRICES, (1, 2, 3, 4)])
     assert isinstance(here.carry(), Numbers)
     assert "over other sites" in refused(here.carry(ring=here.ring("a", "b", "c")))
@@ -189,8 +189,8 @@ def test_no_two_sums_of_one_thing_over_other_sites():
     assert isinstance(begun_again.carry(ring=begun_again.ring("a", "b", "c")), Numbers)
 
 
-def test_offsets_are_for_one_part():
-    """Neither for another question under the same name, nor for a table that was changed meanwhile."""
+def test_offsets_serve_one_part():
+    """Neither for another request under the same name, nor for a table that changed meanwhile."""
     here = Coordinator(members([[of(5), of(9)], [of(1)] * 2, [of(1)] * 2]))
     views = [overheard(here, "b", here.step("a", which=i).sealed, which=i)[1] for i in range(2)]
     assert (views[1] - views[0]).tolist() != [4]
@@ -199,7 +199,7 @@ def test_offsets_are_for_one_part():
     assert "another than when the sum was started" in refused(here.step("a"))
 
 
-# -- boxes that were tampered with, or belong elsewhere
+# -- boxes that were changed or belong elsewhere
 
 
 def test_a_box_that_was_changed():
@@ -229,7 +229,7 @@ def test_a_federation_in_which_a_box_is_changed():
         ring_of([of(i) for i in range(4)], Tampering, quorum=3).total(Number())
 
 
-def test_a_box_of_something_else():
+def test_a_foreign_box_is_refused():
     """Another sum, study, ring, pair or direction: none opens."""
     here = carrier([*MATRICES, (1, 2, 3, 4)])
     sealed = here.carry(until="a").sealed
@@ -247,7 +247,7 @@ def test_a_box_of_something_else():
 
 
 def test_running_sums_of_another_shape():
-    """A neighbour may lie about what it hands on; its counters must be those of the site's own part."""
+    """A neighbour may lie in what it passes on; its counters must have the shape of the site's part."""
     for odd in (of(1, 2, 3), of(1, 2, 3, 4, dtype=np.int64), of(1, 2, 3, 4, y=[5]), of()):
         here = Coordinator(members([odd, of(*MATRICES[1]), of(*MATRICES[2])]))
         assert "of another shape" in refused(here.carry())
@@ -273,7 +273,7 @@ def test_malformed_keys_are_refused():
 
 
 def test_a_coordinator_that_swaps_keys():
-    """Without a roster it reads what the first site hands on, and so is a neighbour; with one it is refused."""
+    """Without a roster it reads what the first site passes on, and so is a neighbour; with one it is refused."""
     here = carrier()
     spy = members([of(0)])["a"]
     here.keys["b"] = public_key(spy.store)
@@ -284,7 +284,7 @@ def test_a_coordinator_that_swaps_keys():
     roster = {name: public_key(site.store) for name, site in here.sites.items()}
     for site in here.sites.values():
         site.secure_sum = RingPart(roster)
-        site.cache.clear()  # a message that comes again is answered as before
+        site.cache.clear()  # a repeated message gets the same reply
     assert "not the one known here" in refused(here.step("a"))
     here.keys.clear()
     assert here.carry().x.tolist() == np.sum(MATRICES, axis=0).tolist()
@@ -305,22 +305,22 @@ def test_keys_stay():
 
 
 def one_offset(matrix, offset):
-    """Hide a matrix as Eq. 4.2 of the thesis does: one random number for its four counts."""
+    """Masks a matrix as Eq. 4.2 of the thesis does: one random number for its four counts."""
     return np.array(matrix, np.uint64) + np.uint64(offset)
 
 
 def by_differences(view):
-    """How much more than the first each count is, as a neighbour reads it."""
+    """How much each count exceeds the first, as a neighbour reads it."""
     return (view - view[0]).view(np.int64).tolist()
 
 
 def by_row_count(view, rows):
-    """The counts themselves, if one offset hides all of them and the rows are known."""
+    """The counts, if one offset masks all of them and the number of rows is known."""
     spread = (view - view[0]).view(np.int64)
     return (spread + (rows - spread.sum()) // 4).tolist()
 
 
-def test_one_offset_for_all_counts_hides_nothing():
+def test_a_shared_offset_hides_nothing():
     matrix = MATRICES[0]
     for offset in (0, 12345, 2**63, 2**64 - 1):
         view = one_offset(matrix, offset)
@@ -328,8 +328,8 @@ def test_one_offset_for_all_counts_hides_nothing():
         assert by_row_count(view, 100) == list(matrix)
 
 
-def test_an_offset_for_every_count_hides_them():
-    """The same neighbour, the same arithmetic: nothing, and nothing twice."""
+def test_separate_offsets_hide_the_counts():
+    """The same neighbour, the same arithmetic: nothing, and no offset occurs twice."""
     read = []
     for _ in range(20):
         here = carrier()
@@ -341,8 +341,8 @@ def test_an_offset_for_every_count_hides_them():
         assert len(set(counter)) == 20
 
 
-def test_what_a_neighbour_sees_fits_any_part():
-    """Equal counts of many rows, or of none: what is seen of either is noise in every bit, and as likely."""
+def test_a_neighbours_view_fits_any_part():
+    """Equal counts of many rows, or of none: both look random in every bit, and are equally likely."""
     for value in (0, 10**6):
         here = carrier([[value] * 4096, [1] * 4096, [1] * 4096])
         _, view = overheard(here, "b", here.carry(until="a").sealed)
@@ -357,7 +357,7 @@ def test_what_a_neighbour_sees_fits_any_part():
 
 @pytest.mark.parametrize("victim", ["a", "b", "c", "d"])
 def test_both_neighbours_of_a_site_together_learn_its_part(victim):
-    """With their secrets only: what the one handed on, taken off what the other was handed. docs/sums.md says so."""
+    """With their secrets only: what one passed on, minus what the other received. docs/sums.md states this."""
     matrices = [*MATRICES, (1, 2, 3, 4)]
     here = carrier(matrices)
     names = list(here.sites)
@@ -366,12 +366,12 @@ def test_both_neighbours_of_a_site_together_learn_its_part(victim):
     _, handed_in = overheard(here, victim, here.carry(until=before).sealed, reader=before)
     _, handed_on = overheard(here, after, here.carry(until=victim).sealed, reader=after)
     learnt = handed_on - handed_in
-    if victim == "a":  # its offsets went out and came back, so what they see is the others' parts; and the sum is told
+    if victim == "a":  # its offsets went out and came back, so they see the others' parts; and the sum is disclosed
         learnt += here.carry().x.astype(np.uint64)
     assert learnt.tolist() == list(matrices[place])
 
 
-def test_one_neighbour_alone_does_not():
+def test_one_neighbour_alone_learns_nothing():
     here = carrier()
     _, after = overheard(here, "c", here.carry(until="b").sealed)
     assert after.tolist() != list(MATRICES[1])
@@ -382,14 +382,14 @@ def test_one_neighbour_alone_does_not():
 
 
 @pytest.mark.parametrize("order", ["bacd", "dcba", "bcda"])
-def test_a_ring_goes_by_names(order):
-    """Or a coordinator would have another site end a second sum, which does not know of the first."""
+def test_the_ring_is_ordered_by_name(order):
+    """Otherwise a coordinator would have another site end a second sum, which does not know about the first."""
     given = Coordinator(members([of(value) for value in range(4)]))
     assert "in the order of its sites' names" in refused(given.carry(ring=given.ring(*order)))
 
 
 def test_a_second_ring_without_a_site():
-    """In the same question, as if d had been lost: the site that ended the first sum ends no other of the same."""
+    """In the same request, as if d had been lost: the site that ended the first sum ends no second one."""
     given = Coordinator(members([of(value) for value in (1, 10, 100, 1000)]))
     assert given.carry().x.tolist() == [1111]
     assert refused(given.carry(ring=given.ring(*"abc"))).startswith("the site has ended a sum of the same")

@@ -1,4 +1,4 @@
-"""Shamir's shares: enough of them give the secret, fewer fit every secret; held to arithmetic done the long way."""
+"""Shamir's shares: enough of them give the secret, fewer fit every secret; compared with naive arithmetic."""
 
 from itertools import combinations
 
@@ -12,7 +12,7 @@ from silvan.privacy.aggregation import shamir
 
 
 def times(a, b):
-    """Multiply in the field, bit by bit."""
+    """Multiplies in the field, bit by bit."""
     product = 0
     while b:
         product ^= a * (b & 1)
@@ -22,7 +22,7 @@ def times(a, b):
 
 
 def value(coefficients, x):
-    """Work out a polynomial by Horner's rule."""
+    """Evaluates a polynomial by Horner's rule."""
     result = 0
     for c in reversed(coefficients):
         result = times(result, x) ^ c
@@ -39,31 +39,28 @@ def cases(draw, most=12):
 
 
 def shares_of(n, rows):
-    secret = np.frombuffer(rows[0], np.uint8)
-    return shamir.split(secret, len(rows), b"".join(rows[1:]), n)
+    """Shares by the definition: values of the polynomial that has the secret and random rows as coefficients."""
+    shares = [[value(byte, place + 1) for byte in zip(*rows, strict=True)] for place in range(n)]
+    return np.array(shares, np.uint8).reshape(n, len(rows[0]))
 
 
 @given(cases())
-def test_shares_are_values_of_the_polynomial(case):
-    n, rows, _ = case
-    expected = [[value(byte, place + 1) for byte in zip(*rows, strict=True)] for place in range(n)]
-    assert shares_of(n, rows).tolist() == expected
+def test_some_shares_and_the_secret_determine_the_others(case):
+    n, rows, order = case
+    shares, secret = shares_of(n, rows), np.frombuffer(rows[0], np.uint8)
+    drawn, others = order[: len(rows) - 1], order[len(rows) - 1 :]
+    at = [shamir.SECRET, *(place + 1 for place in drawn)]
+    found = shamir.interpolate(at, np.stack([secret, *shares[drawn]]), [place + 1 for place in others])
+    assert found.tolist() == shares[others].tolist()
 
 
 @pytest.mark.parametrize("size", [1, 127, 128, 129, 300])
-def test_shares_of_long_secrets_are_those_of_their_bytes(size):
+def test_long_secrets_are_shared_byte_by_byte(size):
     rng = np.random.default_rng(size)
-    rows = [rng.bytes(size) for _ in range(4)]
-    bytewise = [shares_of(7, [row[i : i + 1] for row in rows])[:, 0] for i in range(size)]
-    assert (shares_of(7, rows) == np.transpose(bytewise)).all()
-
-
-@given(cases())
-def test_one_share_is_that_of_its_place(case):
-    n, rows, _ = case
-    secret, drawn = np.frombuffer(rows[0], np.uint8), b"".join(rows[1:])
-    alone = [shamir.share(secret, len(rows), drawn, place).tolist() for place in range(n)]
-    assert alone == shares_of(n, rows).tolist()
+    rows = np.frombuffer(rng.bytes(4 * size), np.uint8).reshape(4, size)
+    at, wanted = [0, 3, 5, 7], [1, 2, 4, 6]
+    bytewise = [shamir.interpolate(at, rows[:, i : i + 1], wanted)[:, 0] for i in range(size)]
+    assert (shamir.interpolate(at, rows, wanted) == np.transpose(bytewise)).all()
 
 
 @given(cases())
@@ -76,12 +73,12 @@ def test_enough_shares_give_the_secret(case):
 
 @given(cases(), st.integers(1, 255))
 def test_fewer_shares_fit_every_secret_equally(case, other):
-    """For each other secret there is one polynomial through the same shares: the last coefficient makes up for it."""
+    """For each other secret exactly one polynomial goes through the same shares: the last coefficient compensates."""
     n, rows, order = case
     if len(rows) == 1:
         return
     places = order[: len(rows) - 1]
-    # differ by a multiple of the polynomial that is zero at all places known
+    # differ by a multiple of the polynomial that is zero at all known places
     zero = [other]
     for place in places:
         shifted, scaled = [0, *zero], [times(c, place + 1) for c in zero] + [0]
@@ -103,26 +100,26 @@ def test_one_share_too_few_gives_something_else(secret, seed):
 
 def test_as_many_shares_as_there_can_be():
     rng = np.random.default_rng(0)
-    rows = [rng.bytes(64) for _ in range(170)]
-    shares = shares_of(255, rows)
+    given_ = np.frombuffer(rng.bytes(170 * 16), np.uint8).reshape(170, 16)
+    shares = np.concatenate([given_[1:], shamir.interpolate(range(170), given_, range(170, 256))])
     places = rng.permutation(255)[:170]
-    assert shamir.join(places, shares[places]).tobytes() == rows[0]
+    assert shamir.join(places, shares[places]).tobytes() == given_[0].tobytes()
     assert len(np.unique(shares, axis=0)) == 255
 
 
-def test_shares_look_like_noise():
-    """Of the plainest secret, each share by itself."""
+def test_shares_that_are_determined_look_like_noise():
+    """For a secret of zeros, each share by itself."""
     rng = np.random.default_rng(0)
-    shares = shares_of(5, [bytes(20_000), *(rng.bytes(20_000) for _ in range(2))])
-    for share in shares:
+    rows = np.frombuffer(bytes(20_000) + rng.bytes(40_000), np.uint8).reshape(3, 20_000)
+    for share in shamir.interpolate([0, 1, 2], rows, [3, 4, 5]):
         counts = np.bincount(share, minlength=256)
         assert abs(counts - 20_000 / 256).max() < 6 * (20_000 / 256) ** 0.5
 
 
-@pytest.mark.parametrize(("n", "enough"), [(3, 4), (256, 3), (3, 0), (0, 0)])
-def test_shares_that_cannot_be(n, enough):
-    with pytest.raises(ValueError, match="cannot be split"):
-        shamir.split(np.zeros(3, np.uint8), enough, bytes(3 * max(enough - 1, 0)), n)
+@pytest.mark.parametrize(("at", "wanted"), [((0, 1, 1), (2,)), ((0, 1), (1,)), ((0, 256), (1,)), ((0, 1), (256,))])
+def test_invalid_elements(at, wanted):
+    with pytest.raises(ValueError, match="twice, or none"):
+        shamir.interpolate(at, np.zeros((len(at), 3), np.uint8), wanted)
 
 
 @pytest.mark.parametrize("places", [(0, 0), (0, -1), (0, 255)])

@@ -1,4 +1,4 @@
-"""Points by which ids are hidden: equal to a naive reading of RFC 7748, on the curve, of prime order."""
+"""Points that hide ids: equal to a naive reading of RFC 7748, on the curve, of prime order."""
 
 import hashlib
 import hmac
@@ -15,7 +15,7 @@ SMALL_ORDER = [
     325606250916557431795983626356110631294008115727848805560023387167927233504,
     39382357235489614581723060781553021112529911719440698176882885853963445705823,
     PRIME - 1,
-    PRIME,  # nought once more
+    PRIME,  # zero once more
     PRIME + 1,
 ]
 
@@ -71,13 +71,13 @@ def test_vectors_of_the_standard():
         assert multiply_points(secret, [point]) == [naive_ladder(secret, point)] == [product]
 
 
-def test_products_are_those_of_the_naive_ladder():
+def test_products_equal_the_naive_ladder():
     points = some(40)
     for secret in some(2, "secret"):
         assert multiply_points(secret, points) == [naive_ladder(secret, point) for point in points]
 
 
-def test_secrets_are_put_on_in_any_order():
+def test_secrets_commute():
     points = hash_to_points(b"key", some(20))
     one, two = some(2, "secret")
     assert multiply_points(one, multiply_points(two, points)) == multiply_points(two, multiply_points(one, points))
@@ -85,7 +85,7 @@ def test_secrets_are_put_on_in_any_order():
 
 
 def test_texts_are_hashed_to_the_curve_and_not_to_its_twist():
-    """A point of the twist stays on it: whoever sees points could tell ids apart by that."""
+    """A point of the twist stays on it, so anyone who sees points could distinguish ids."""
     texts = [str(i).encode() for i in range(300)]
     points = hash_to_points(b"key", texts)
     assert all(map(on_curve, points))
@@ -96,7 +96,7 @@ def test_texts_are_hashed_to_the_curve_and_not_to_its_twist():
 
 
 def test_hashing_by_hand():
-    """The first of the digests with a counter that is a number on the curve, whatever the batch and the threads."""
+    """The first digest with a counter that is a number on the curve, for any batch and number of threads."""
     texts = [b"", b"a", *some(60)]
     wanted = []
     for text in texts:
@@ -114,7 +114,7 @@ def test_hashing_by_hand():
 
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_points_of_small_order_are_refused(point):
-    assert naive_ladder(some(1)[0], little(point)) == bytes(POINT)  # they would show nothing but themselves
+    assert naive_ladder(some(1)[0], little(point)) == bytes(POINT)  # they would reveal only themselves
     with pytest.raises(FormatError, match="none that hides an id"):
         multiply_points(some(1)[0], [*some(3), little(point)])
 
@@ -125,7 +125,7 @@ def test_points_of_another_length_are_refused(data):
         cut_points(data)
 
 
-def test_points_are_cut():
+def test_points_are_truncated():
     assert cut_points(b"ab" * 16) == [b"ab" * 16]
     assert cut_points(b"abcd", 2) == [b"ab", b"cd"]
     with pytest.raises(FormatError, match="none that hides an id"):

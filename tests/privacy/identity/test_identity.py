@@ -1,4 +1,4 @@
-"""Rows are matched without an id leaving its party; ids that do not tell rows apart are refused, by party and count."""
+"""Matching rows without ids leaving their party; ambiguous ids are refused, by party and count."""
 
 import hmac
 
@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import silvan as sv
-from silvan.algorithms.vertical.in_one_place import joined, list_rows, row_key_of
 from silvan.errors import FormatError, RefusedError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.message import Blob, Envelope
 from silvan.federation.party import Party, derived_key
 from silvan.federation.site import Site
 from silvan.federation.store import MemoryStore, digest
+from silvan.federation.transport import InProcess
+from silvan.learners.in_one_place import joined, list_rows, row_key_of
 from silvan.privacy.identity import identity
 from silvan.privacy.identity.identity import (
     Introduce,
@@ -44,13 +44,13 @@ from silvan.privacy.identity.shared_key import DealKey, SealedKeys, TakeKey, dea
 
 
 def known_as(*names):
-    """Keys by which parties know each other, and the parties' stores."""
+    """The keys by which parties know each other, and the parties' stores."""
     stores = {name: MemoryStore() for name in names}
     return {name: public_key(store) for name, store in stores.items()}, stores
 
 
 def federate(tables, *kind, **settings):
-    """Match ids as it is done where nothing is said."""
+    """Matches ids in the default way."""
     return column_studies.federate(tables, *kind, **{"match": None, **settings})
 
 
@@ -61,10 +61,10 @@ def pair(ids, others, **settings):
     return federate({"bank": left, "shop": right}, **settings)
 
 
-# -- what is in common
+# -- common rows
 
 
-def test_rows_in_common():
+def test_common_rows():
     fed = pair([5, 3, 9, 1], [1, 2, 3, 4, 5])
     assert fed.rows == {"bank": 3, "shop": 3}
     assert str(fed.differences).count("they take no part") == 2
@@ -86,7 +86,7 @@ def test_ways_of_matching_agree(match):
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
 def test_ids_that_libraries_store_differently(library):
-    """Whole numbers that became floats, and text with blanks or composed otherwise, are the same ids."""
+    """Integers stored as floats, and text with blanks or composed characters, are the same ids."""
     left = library({ID: [1, 2, 3], "a": [1.0, 2.0, 3.0], "label": [0, 1, 0]})
     right = library({ID: [3.0, 2.0, 7.0], "b": [1, 2, 3]})
     assert federate({"bank": left, "shop": right}).rows["shop"] == 2
@@ -95,7 +95,7 @@ def test_ids_that_libraries_store_differently(library):
     assert federate({"bank": left, "shop": right}).rows["shop"] == 2
 
 
-# -- ids by which rows cannot be told apart
+# -- ambiguous ids
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_an_id_is_never_quoted():
         assert "4711" not in str(caught.value)
 
 
-def test_no_rows_known_to_all():
+def test_no_common_rows():
     frame = wide(n=30)
     tables = split(frame, 3)
     ids = frame[ID].to_list()
@@ -157,7 +157,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("case", MISFITS)
-def test_tables_that_do_not_fit_together(case):
+def test_incompatible_tables(case):
     frame = wide(n=40)
     tables, (change, text) = split(frame, 2), MISFITS[case]
     changed = {**tables, **change(tables, frame)}
@@ -176,7 +176,7 @@ def test_parties_without_a_label_only_score():
             learner.fit(only_scored)
 
 
-def test_a_column_of_the_schema_that_nobody_has():
+def test_a_schema_column_that_nobody_has():
     tables = split(wide(n=40), 2)
     schema = federate(tables).schema
     with pytest.raises(sv.AgreementError, match="no party has 'height'"):
@@ -205,7 +205,7 @@ def test_bad_settings(settings, text):
         federate(**{"tables": split(wide(n=30), 2), **settings})
 
 
-# -- what is told
+# -- what is disclosed
 
 
 def test_no_id_leaves_a_party():
@@ -235,13 +235,13 @@ def test_digests_need_the_key_and_hide_the_order():
     [word] = encrypt_words(fed.party("party 1").key_for("digests of rows")[:32], words)
     assert word.tolist() in replies[0].digests.tolist()
     assert words[0].tolist() not in replies[0].digests.tolist()
-    # every federation has a key of its own, whatever its seed
+    # every federation has its own key, whatever its seed
     other = federate(split(wide(n=50), 2))
     assert other.party("party 0").key != key
     assert not len(set(other.columns.common[:, 0].tolist()) & set(fed.columns.common[:, 0].tolist()))
 
 
-def test_a_seed_repeats_draws_and_not_keys():
+def test_a_seed_repeats_samples_but_not_keys():
     tables = split(wide(n=80), 2)
     first, second = (federate(tables, Recorded, test=0.3) for _ in range(2))
     forests = [sv.VerticalForest(n_estimators=2, max_depth=3).fit(fed).forest_ for fed in (first, second)]
@@ -310,7 +310,7 @@ def test_a_key_is_shared_with_the_parties_on_the_roster_alone():
 
 
 def test_a_coordinator_that_swaps_keys_is_refused():
-    """A box of its own in place of the dealer's does not open: parties know each other's keys by other means."""
+    """A box of the coordinator in place of the dealer's does not open: parties know each other's keys independently."""
 
     class Swapping(InProcess):
         def deliver(self, messages, verb, timeout):
@@ -340,7 +340,7 @@ def test_horizontal_and_vertical_sites_do_not_mix():
         sv.VerticalForest().fit(rows)
 
 
-# -- the test part
+# -- the test set
 
 
 def drawn_part_of(tables, **settings):
@@ -348,7 +348,7 @@ def drawn_part_of(tables, **settings):
     return fed, fed.columns.test
 
 
-def test_the_test_part_is_drawn_by_the_seed():
+def test_the_seed_determines_the_test_set():
     tables = split(wide(n=400), 2)
     fed = federate(tables, test=0.3)
     assert 80 < len(fed.columns.test) < 160
@@ -401,7 +401,7 @@ def test_lists_of_digests_are_checked(digests):
 
 
 def test_a_list_that_names_a_row_twice_is_refused():
-    """Whether the party has the row or not: one that stands twice would count twice."""
+    """Whether the party has the row or not: a repeated one would count twice."""
     party = Party("p", wide(n=20), id_column=ID, store=MemoryStore())
     party.store.put(party.key_name, bytes(32))
     own, foreign = row_digests(party), np.array([[5, 1], [4, 2], [5, 3]], np.uint64)
@@ -418,7 +418,7 @@ def test_a_list_that_names_a_row_twice_is_refused():
 
 
 def test_digests_of_rows_are_encrypted_by_the_shared_key():
-    """The same rows have other digests under another key, and the same words to draw by under the same seed."""
+    """The same rows have other digests under another key, and the same sampling words under the same seed."""
     parties = [Party("p", wide(n=20), id_column=ID, seed=1, store=MemoryStore()) for _ in range(2)]
     for i, party in enumerate(parties):
         party.store.put(party.key_name, bytes([i] * 32))
@@ -431,7 +431,7 @@ def test_digests_of_rows_are_encrypted_by_the_shared_key():
     assert block == b"".join(hmac.digest(key, f"whole numbers\0{i}".encode(), "sha256")[:16] for i in wide(n=20)[ID])
 
 
-def test_digests_that_parties_send_rise():
+def test_digests_are_sent_in_ascending_order():
     with pytest.raises(FormatError, match="must rise"):
         check_digests(np.array([[2, 0], [1, 0]], np.uint64))
 

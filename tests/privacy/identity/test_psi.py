@@ -1,4 +1,4 @@
-"""Private set intersection finds the ids in common, shows no others, and answers nobody else's questions."""
+"""Private set intersection finds the common ids, reveals no others, and refuses all other requests."""
 
 import itertools
 
@@ -39,13 +39,13 @@ def found(fed):
     return {row.tobytes() for row in fed.columns.common}
 
 
-# -- what is found
+# -- the result
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["whole numbers", "text"])
 def test_random_sets(seed, kind):
-    """The ids that plain sets have in common, however many parties there are."""
+    """The common ids, as plain sets give them, for any number of parties."""
     rng = np.random.default_rng(seed)
     universe = rng.permutation(1000)[:80] - 300
     sets = [universe[rng.random(80) < share].tolist() for share in (0.7, 0.9, 0.6)[: 2 + seed % 2]]
@@ -78,11 +78,11 @@ def test_none_in_common():
             federate_ids([1, 2], *others)
 
 
-def test_a_party_alone_has_its_rows():
+def test_a_single_party_keeps_its_rows():
     assert len(federate_ids([1, 2, 3]).columns.common) == 3
 
 
-def test_it_is_the_default():
+def test_psi_is_the_default():
     kinds = {e.kind for *_, e in federate_ids([1, 2], [2, 1]).transport.record}
     assert {"HideIds", "HideTwice", "Intersect"} <= kinds
     assert not {"HideIds"} & {e.kind for *_, e in federate_ids([1, 2], [2, 1], match="keyed").transport.record}
@@ -91,7 +91,7 @@ def test_it_is_the_default():
 # -- what leaves
 
 
-def test_private_set_intersection_shows_no_other_rows():
+def test_private_set_intersection_reveals_no_other_rows():
     tables = split(wide(), 3)
     tables["party 2"] = tables["party 2"][:60]
     for cold in (False, True):
@@ -110,7 +110,7 @@ def test_private_set_intersection_shows_no_other_rows():
 
 
 def parts_of(fed):
-    """What parties sealed: the label holder's points, and the others' points and answers."""
+    """What parties sealed: the label holder's points, and the others' points and replies."""
     key = fed.party("p0").key_for
     by_kind = {}
     for site, way, envelope in fed.transport.record:
@@ -140,14 +140,14 @@ def test_no_id_and_no_point_of_an_id_leaves():
     for number in ids:
         assert str(number).encode() not in sent
         assert number.to_bytes(8, "little") not in sent
-    # and whoever has the key of the parties sees points that no id leads to
+    # and with the parties' key one sees points that lead to no id
     assert not {*plain} & {*chunks(points), *chunks(setup)}
     assert not {point[:16] for point in plain} & {*chunks(response, 16)}
     assert not {*chunks(points)} & {*chunks(setup)}
     assert chunks(setup) == sorted(chunks(setup))
 
 
-def test_points_are_others_in_another_study_and_in_no_order_of_the_table():
+def test_points_differ_between_studies_and_hide_the_order():
     ids = list(range(50))
     one, two, turned = (federate_ids(own, ids) for own in (ids, ids, ids[::-1]))
     seen = [{*chunks(parts_of(fed)[0]), *chunks(parts_of(fed)[1])} for fed in (one, two, turned)]
@@ -162,7 +162,7 @@ def test_points_are_others_in_another_study_and_in_no_order_of_the_table():
 
 
 @pytest.mark.parametrize("after", [5, 6, 7])
-def test_it_goes_on_after_a_restart(after, tmp_path):
+def test_matching_resumes_after_a_restart(after, tmp_path):
     """Stopped after the points, after they were hidden twice, after they were compared."""
     journal = str(tmp_path / "journal")
     with pytest.raises(Stop):
@@ -175,13 +175,13 @@ def test_it_goes_on_after_a_restart(after, tmp_path):
     ]
 
 
-def test_a_party_that_was_restarted_answers_alike():
+def test_a_restarted_party_replies_the_same():
     fed = federate_ids([1, 2, 3, 4], [3, 4, 5])
     party = fed.party("p0")
     assert psi.hide_ids(party.rebuilt(), psi.HideIds()) == psi.hide_ids(party, psi.HideIds())
 
 
-# -- questions that are not answered
+# -- refused requests
 
 
 def asked_twice(fed, data):
@@ -192,8 +192,8 @@ def sealed(fed, points):
     return seal(fed.party("p0").key_for(HIDDEN), points)
 
 
-def test_ids_are_hidden_once_and_only_those_that_a_party_sealed():
-    """Or a coordinator could have any id hidden, and find it among those of the party."""
+def test_only_sealed_ids_are_hidden_and_only_once():
+    """Otherwise a coordinator could have any id hidden, and look for it among those of the party."""
     fed = federate_ids([1, 2, 3], [2, 3, 4], match="keyed")
     points = b"".join(hash_to_points(b"key", [b"a", b"b", b"c"]))
     with pytest.raises(sv.RefusedError, match="changed on its way"):
@@ -205,14 +205,14 @@ def test_ids_are_hidden_once_and_only_those_that_a_party_sealed():
     others = sealed(fed, points[32:] + points[:32])
     with pytest.raises(sv.RefusedError, match="in another form"):
         asked_twice(fed, others)
-    fed.task = "another"  # which is a course of its own
+    fed.task = "another"  # which is a protocol of its own
     with pytest.raises(sv.RefusedError, match="compared its ids with others already"):
         asked_twice(fed, others)
 
 
 @pytest.mark.parametrize("point", [0, 1, 2**255 - 20, 2**255 - 19])
 def test_points_of_small_order_are_malformed(point):
-    """They come out as nought whatever the secret, and would be found where there is another of them."""
+    """They become zero under any secret, and would be found where there is another of them."""
     fed = federate_ids([1, 2, 3], [2, 3, 4], match="keyed")
     points = b"".join(hash_to_points(b"key", [b"a", b"b"])) + point.to_bytes(POINT, "little")
     with pytest.raises(sv.SiteError, match="could not read"):
@@ -220,7 +220,7 @@ def test_points_of_small_order_are_malformed(point):
 
 
 def compare(fed, setup, response, names=("p1",)):
-    """Have the label holder compare what other parties are said to have answered."""
+    """Makes the label holder compare invented replies of other parties."""
     key = fed.party("p0").key_for
     request = psi.Intersect(
         setups={name: fed.blob(seal(key(f"ids hidden by {name}"), setup)) for name in names},
@@ -229,7 +229,7 @@ def compare(fed, setup, response, names=("p1",)):
     return fed.ask(request, to=["p0"])
 
 
-def test_answers_that_are_malformed():
+def test_malformed_replies_are_refused():
     fed = federate_ids([1, 2, 3], [2, 3, 4], match="keyed")
     setup = b"".join(hash_to_points(b"key", [b"a", b"b"]))
     for bad, response in (
@@ -243,7 +243,7 @@ def test_answers_that_are_malformed():
         with pytest.raises(sv.SiteError, match="could not read"):
             compare(fed, bad, response)
     key = fed.party("p0").key_for("hidden twice by p1")
-    blob = fed.blob(seal(key, setup))  # one in the place of the other
+    blob = fed.blob(seal(key, setup))  # one in place of the other
     with pytest.raises(sv.RefusedError, match="changed on its way"):
         fed.ask(psi.Intersect(setups={"p1": blob}, responses={"p1": blob}), to=["p0"])
     assert compare(fed, setup, bytes(48))["p0"].shared == {"p1": 0}
@@ -255,7 +255,7 @@ def test_answers_that_are_malformed():
 
 
 def test_ids_are_compared_with_all_parties():
-    """Or the coordinator would be told of rows that two parties have, and a third has not."""
+    """Otherwise the coordinator would learn which rows two parties have and a third does not."""
     fed = federate_ids([1, 2, 3], [2, 3, 4], [3], match="keyed")
     setup = b"".join(hash_to_points(b"key", [b"a", b"b"]))
     for names in (["p1"], [], ["p1", "p2", "p3"], ["p0", "p1", "p2"]):
@@ -264,7 +264,7 @@ def test_ids_are_compared_with_all_parties():
     assert len(compare(fed, setup, bytes(48), ["p1", "p2"])["p0"].digests) == 0
 
 
-def test_ids_that_do_not_tell_rows_apart_are_not_hidden():
+def test_ambiguous_ids_are_not_hidden():
     fed = federate_ids([1, 2, 3], [2, 3, 4], match="keyed")
     fed.party("p1").ids = fed.party("p1").ids._replace(repeated=1)
     with pytest.raises(sv.RefusedError, match="ids are not unique"):

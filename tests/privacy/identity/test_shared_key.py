@@ -1,4 +1,4 @@
-"""A key that only sites know: here that of row samples, see test_identity.py for parties."""
+"""A key that only sites know: here that of row samples; for parties see test_identity.py."""
 
 import msgspec
 import numpy as np
@@ -24,11 +24,11 @@ def keys(fed):
     return {tuple(member.sampling_key.tolist()) for member in fed.local_sites.values()}
 
 
-def test_all_sites_draw_by_one_key_that_is_new(fed):
+def test_all_sites_sample_with_one_new_key(fed):
     before = keys(fed)
     rounds = fed.rounds
     share_key(fed)
-    assert fed.rounds == rounds  # agreement is counted apart
+    assert fed.rounds == rounds  # agreement is counted separately
     assert len(keys(fed)) == 1
     assert keys(fed) != before
     key = np.array(next(iter(keys(fed))), "<u8").tobytes()
@@ -37,7 +37,7 @@ def test_all_sites_draw_by_one_key_that_is_new(fed):
     assert model.forest_.hash == sv.PooledForest(4, max_depth=3).fit(fed).forest_.hash
 
 
-def test_asked_again_the_key_stays(fed):
+def test_a_repeated_request_keeps_the_key(fed):
     share_key(fed)
     before = keys(fed)
     share_key(fed)
@@ -51,12 +51,12 @@ def test_asked_again_the_key_stays(fed):
     assert keys(fed) == before
 
 
-def test_a_site_takes_one_key_for_a_study(fed):
-    """Asked by two keys, the same rows would be sampled in two ways, and the difference of two sums is of few rows."""
+def test_a_site_accepts_one_key_per_study(fed):
+    """With two keys, the same rows would be sampled in two ways, and the sums would differ by few rows."""
     first, second, _ = fed.sites
     offer = DealKey(study=fed.study, sites=[second])
     boxes = fed.ask(offer, to=[first])[first].boxes
-    fed.ask(DealKey(study=fed.study, sites=[first]), to=[second])  # draws a key of its own
+    fed.ask(DealKey(study=fed.study, sites=[first]), to=[second])  # makes its own key
     with pytest.raises(RefusedError, match="shared key for this study already"):
         fed.ask({second: TakeKey(study=fed.study, by=first, box=boxes[second])})
 
@@ -69,8 +69,8 @@ def test_each_study_has_its_own(fed):
     assert keys(fed) != before
 
 
-def test_a_key_of_another_study_is_neither_dealt_nor_taken(fed):
-    """Else a coordinator could have rows of one study sampled as in another, and compare the sums of the two."""
+def test_keys_of_other_studies_are_neither_sent_nor_accepted(fed):
+    """Otherwise a coordinator could sample rows of one study as in another, and compare the sums of the two."""
     (first, second, _), before = fed.sites, fed.study
     with pytest.raises(RefusedError, match="a key of another study"):
         fed.ask(DealKey(study="another", sites=[second]), to=[first])
@@ -107,7 +107,7 @@ def test_a_site_that_is_not_on_the_roster(fed):
 
 
 def test_a_site_with_a_budget_agrees_on_a_key(fed):
-    """A key tells nothing of rows, so no budget needs to cover it, and no policy or approval to name it."""
+    """A key reveals nothing about rows, so budgets, policies and approvals need not name it."""
     policy = sv.Policy(epsilon=1.0, messages=("CountTables",), approve=True)
     fed = sv.federate_rows(parts(table(n=120), 3), schema=schema(), policy=policy, signed=True, n_jobs=1)
     with pytest.raises(RefusedError, match="has not approved"):
@@ -118,11 +118,11 @@ def test_a_site_with_a_budget_agrees_on_a_key(fed):
     assert len(keys(fed)) == 1
 
 
-def test_what_tells_nothing_of_rows_is_answered_alike_whatever_the_table():
-    """The kinds that are free of budgets and policies: each is answered by a site whose table cannot even be read.
+def test_requests_unrelated_to_rows_do_not_depend_on_the_table():
+    """The kinds exempt from budgets and policies: a site handles each even if its table cannot be read.
 
-    ``CloseStudy`` is about what was answered before, by digests and masked fingerprints (``test_close_study.py``), and
-    ``CompareLedgers`` about how long ledgers are (``test_ledger_heads.py``).
+    ``CloseStudy`` is about earlier replies, by digests and masked fingerprints (``test_close_study.py``), and
+    ``CompareLedgers`` is about the length of ledgers (``test_ledger_heads.py``).
     """
     free = {kind.kind() for kind, _ in HANDLERS.values() if not kind.of_rows}
     assert free == {"Announce", "CloseStudy", "CompareLedgers", "DealKey", "KeepResults", "NoteColumns", "TakeKey"}

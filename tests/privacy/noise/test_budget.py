@@ -1,4 +1,4 @@
-"""A site's privacy budget: refused before, charged first, kept for good, whatever is killed."""
+"""A site's privacy budget: checked and charged before counting, and permanent, whatever is killed."""
 
 import subprocess
 import sys
@@ -20,11 +20,11 @@ from silvan.algorithms.private.noisy_counts import NoisyCounts
 from silvan.algorithms.private.table_counts import CountPeople, CountScores
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation import wire
-from silvan.federation.in_process import InProcess
 from silvan.federation.journal import Journal
 from silvan.federation.message import Blob, Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import digest
+from silvan.federation.transport import InProcess
 from silvan.privacy.aggregation.masked_site import Turn
 from silvan.privacy.aggregation.ring import Hop
 from silvan.privacy.gate import Clock, Gate
@@ -59,7 +59,7 @@ def test_a_study_spends_no_more_than_its_text_says():
     for refuse in (budget.check, budget.admit, lambda draw, cost, study: budget.charge(draw, cost, "", study)):
         with pytest.raises(RefusedError, match=r"may cost epsilon 0\.5 by its text, of which 0\.3 is spent"):
             refuse("b", 0.3, one)
-    budget.charge("a", 0.3, "", other)  # the same answer again costs nobody anything
+    budget.charge("a", 0.3, "", other)  # the same reply again costs nobody anything
     budget.charge("b", 0.5, "", other)
     with pytest.raises(RefusedError, match="used up"):
         budget.charge("c", 0.3, "")
@@ -75,20 +75,20 @@ def test_a_study_spends_no_more_than_its_text_says():
 )
 @pytest.mark.parametrize("quorum", [None, 2])
 def test_what_a_study_may_cost_follows_from_its_text(more, most, quorum):
-    """A site that is lost has the others draw their shares of the noise again."""
+    """If a site is lost, the others sample their shares of the noise again."""
     head = "" if quorum is None else f"quorum = {quorum}\n"
     text = f"{head}test = 0.5\n[schema]\nlabel = {{ classes = [0, 1] }}\n[learner]\nepsilon = 1.0\n{more}"
     again = 1 if quorum is None or "site" in more else 2
     assert parse_remote_study(text).max_epsilon(["a", "b", "c"]) == most * again
 
 
-def test_a_coordinator_spends_all_that_a_site_has_where_the_text_does_not_bind_it():
-    """tests/attacks tries the same where it does."""
+def test_without_the_texts_limit_a_coordinator_spends_the_whole_budget():
+    """tests/attacks tries the same with this check on."""
     assert epsilon_beyond_the_text.epsilon_spent(held=False)[0] > 9.0
 
 
 def test_costs_add_up_exactly():
-    """Ten times 0.1 fits, eleven times does not; and nothing is so small that it does not count."""
+    """Ten times 0.1 fits, eleven times does not; and no amount is too small to count."""
     budget = Budget(1.0)
     for i in range(10):
         budget.charge(f"draw {i}", 0.1, "")
@@ -101,13 +101,13 @@ def test_costs_add_up_exactly():
     assert Fraction(small.spent) > 100  # added one by one as floats, it would still be 100
 
 
-def test_no_limit_is_booked_all_the_same():
+def test_spending_without_a_limit_is_recorded():
     budget = Budget()
     budget.charge("a", 1000.0, "much")
     assert (budget.spent, budget.left) == (1000.0, None)
 
 
-def test_what_was_kept_first_stays():
+def test_the_first_stored_reply_stays():
     budget = Budget()
     assert budget.kept("a") is None
     budget.charge("a", 1.0, "")
@@ -122,7 +122,7 @@ def test_what_was_kept_first_stays():
 # -- on disk
 
 
-def test_it_outlives_the_process(tmp_path):
+def test_the_budget_outlives_the_process(tmp_path):
     file = tmp_path / "budget.sqlite"
     first = Budget(1.0, file, "here")
     first.charge("a", 0.7, "bins")
@@ -147,7 +147,7 @@ os._exit(9)
 
 @pytest.mark.parametrize("when", ["charged", "kept"])
 def test_killed_between_charge_and_answer(tmp_path, when):
-    """What was charged stays charged. What had not left is drawn again at no cost; what was kept is given again."""
+    """Charges are permanent. Noise that had not left is sampled again at no cost; stored replies are sent again."""
     file = tmp_path / "budget.sqlite"
     assert subprocess.run([sys.executable, "-c", KILLED, str(file), when], check=False).returncode == 9
     budget = Budget(1.0, file, "here")
@@ -157,7 +157,7 @@ def test_killed_between_charge_and_answer(tmp_path, when):
     assert budget.spent == 0.7
 
 
-def test_two_at_once_cannot_overdraw(tmp_path):
+def test_concurrent_charges_cannot_overdraw(tmp_path):
     file, refused = tmp_path / "budget.sqlite", []
 
     def study(number):
@@ -186,7 +186,7 @@ def test_two_at_once_cannot_overdraw(tmp_path):
         ("nowhere/file", InputError, "such a folder"),
     ],
 )
-def test_files_that_are_no_budget(tmp_path, name, error, said):
+def test_invalid_budget_files(tmp_path, name, error, said):
     Budget(1.0, tmp_path / "here.sqlite", "here").charge("a", 0.5, "")
     (tmp_path / "text").write_text("this is not a database, whatever its name says")
     Journal(tmp_path / "journal").close()
@@ -208,7 +208,7 @@ def gated(policy, **settings):
     return Site("here", table(n=80), n_jobs=1, outbox=Gate(policy), **settings)
 
 
-def test_used_up_is_refused_before_anything_is_computed(monkeypatch):
+def test_an_exhausted_budget_refuses_before_computing(monkeypatch):
     site = gated(sv.Policy(epsilon=1.0))
     assert send(site, people(0.9), over=SITES[:1]).kind == "NoisyCounts"
     monkeypatch.setattr(table_counts, "drawn_once", lambda *args: pytest.fail("it was computed"))
@@ -216,7 +216,7 @@ def test_used_up_is_refused_before_anything_is_computed(monkeypatch):
     assert site.outbox.budget.spent == 0.9
 
 
-def test_a_retry_gets_the_same_answer_for_nothing():
+def test_a_retry_gets_the_same_reply_for_free():
     site = gated(sv.Policy(epsilon=1.0))
     answers = [wire.decode(send(site, people(), over=SITES[:1]).body, NoisyCounts).counts for _ in range(4)]
     assert all(np.array_equal(answers[0], answer) for answer in answers)
@@ -228,8 +228,8 @@ def test_a_retry_gets_the_same_answer_for_nothing():
     assert site.outbox.budget.spent == 0.5
 
 
-def test_other_rows_are_another_draw():
-    """A table that changed, or another split of it, is not answered from what was kept of the old one."""
+def test_changed_rows_get_new_noise():
+    """After a change of the table or of the split, stored replies are not used."""
     gate = Gate(sv.Policy())
     kept = {"test": 0.2, "test_key": b"one", "schema": schema()}
     for i, settings in enumerate([{}, kept, {**kept, "split_seed": 1}, {**kept, "test_key": b"another"}]):
@@ -239,7 +239,7 @@ def test_other_rows_are_another_draw():
     assert gate.budget.spent == 2.5
 
 
-def test_a_question_that_fails_costs_nothing():
+def test_a_failed_check_costs_nothing():
     site = gated(sv.Policy(epsilon=1.0))
     text = schema().to_json().encode()
     wrong = CountScores(epsilon=0.5, schema=Blob(""), model=Blob(""), edges=np.zeros((1, 3)))
@@ -259,25 +259,25 @@ def test_nonsense_is_refused():
     assert site.outbox.budget.spent == 0.0
 
 
-def test_a_share_of_noise_is_not_for_who_adds():
-    """With a budget, a site gives less than all the noise only into sums that nobody sees the parts of."""
+def test_shares_of_noise_need_masked_sums():
+    """With a budget, a site adds less than all the noise only in masked and ring sums."""
     site = gated(sv.Policy(epsilon=1.0))
     assert "hide their parts" in trouble(send(site, people(sharers=2), over=SITES[:3])).text
     assert send(gated(sv.Policy()), people(sharers=2), over=SITES[:3]).kind == "NoisyCounts"
 
 
-def test_a_site_without_books_tells_nothing():
+def test_a_site_without_a_budget_refuses_noise():
     assert "no privacy budget" in trouble(send(Site("here", table(n=80)), people(), over=SITES[:1])).text
 
 
 # -- in a federation
 
 
-def test_exact_answers_must_be_named_beside_a_budget():
+def test_exact_replies_must_be_allowed_beside_a_budget():
     with pytest.raises(RefusedError, match="Describe is answered without noise"):
         sv.federate_rows({"a": table(n=60), "b": table(n=60, seed=1)}, policy=sv.Policy(epsilon=1.0))
     fed = federate(policy=sv.Policy(epsilon=1.0), test=0.2)
-    assert fed.rows == {}  # not even how many rows there are
+    assert fed.rows == {}  # not even the number of rows
     with pytest.raises(RefusedError, match="CountGrid is answered without noise"):
         sv.HistogramForest(n_estimators=3).fit(fed)
     model = sv.HistogramForest(epsilon=1.0).fit(fed)
@@ -294,7 +294,7 @@ def test_a_budget_for_all_studies(tmp_path):
     forest = sv.HistogramForest(epsilon=0.7).fit(first).forest_
     assert spent(first) == pytest.approx(0.7)
     second = federate(**settings)  # as if all had been restarted
-    assert sv.HistogramForest(epsilon=0.7).fit(second).forest_ == forest  # the same questions
+    assert sv.HistogramForest(epsilon=0.7).fit(second).forest_ == forest  # the same requests
     assert spent(second) == pytest.approx(0.7)
     with pytest.raises(RefusedError, match=r"site 'site 0' refused .*used up"):
         sv.HistogramForest(epsilon=0.7, random_state=1).fit(second)
@@ -302,8 +302,8 @@ def test_a_budget_for_all_studies(tmp_path):
     assert len(list((tmp_path / "budgets").glob("site*.sqlite"))) == 3
 
 
-def test_killed_on_the_way_out(monkeypatch):
-    """A site that dies after drawing, before its answer is out, gives the same answer after a restart."""
+def test_killed_while_replying(monkeypatch):
+    """A site that dies after sampling noise, before its reply leaves, gives the same reply after a restart."""
     fed = federate(n_sites=1)
     budget = budgets(fed)["site 0"]
     keep = Budget.keep
@@ -337,8 +337,8 @@ def shares(site, sites, request=None):
     return wire.decode(send(site, request or people(sharers=2), over=sites).body, NoisyCounts).counts
 
 
-def test_a_share_is_for_one_set_of_sites():
-    """The same share in sums over sites that differ by one would tell that one's part: it is drawn and charged anew."""
+def test_a_share_of_noise_serves_one_set_of_sites():
+    """The same share in sums over sets that differ by one site would reveal its part: a new share is charged."""
     budget, drawn = Budget(10.0), []
     for sites in (
         ["here", "there"],
@@ -351,7 +351,7 @@ def test_a_share_is_for_one_set_of_sites():
     assert [charge.epsilon for charge in budget.charges()] == [1e-3, 1e-3]
 
 
-def test_sites_that_meet_others_pay_again(tmp_path):
+def test_a_changed_set_of_sites_is_charged_again(tmp_path):
     frame, settings = table(n=900), {"schema": schema(), "budgets": tmp_path, "sums": "masked", "n_jobs": 1}
     tables = {f"site {i}": frame[i::4] for i in range(4)}
     first = sv.federate_rows({name: tables[name] for name in ("site 0", "site 1", "site 2")}, **settings)
@@ -366,8 +366,8 @@ def test_sites_that_meet_others_pay_again(tmp_path):
     }
 
 
-def test_shares_are_in_one_sum(tmp_path):
-    """What was settled outlives the site's memory of the sum."""
+def test_a_share_is_used_in_one_sum(tmp_path):
+    """What was confirmed survives the site's memory of the sum."""
     file = tmp_path / "budget.sqlite"
     Budget(1.0, file).settle("draw", ["a", "b", "c"])
     Budget(1.0, file).settle("draw", ["c", "b", "a"])
@@ -376,7 +376,7 @@ def test_shares_are_in_one_sum(tmp_path):
 
 
 def losing(lost, is_lost):
-    """Make a transport that loses a site's replies to some steps of a sum."""
+    """Makes a transport that loses a site's replies to some steps of a sum."""
 
     class Losing(InProcess):
         def deliver(self, messages, verb, timeout):
@@ -389,7 +389,7 @@ def losing(lost, is_lost):
 
 
 def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
-    """A coordinator that pretends, in a new study, to have lost a site after all is refused."""
+    """A coordinator is refused if it claims, in a new study, that it lost a site after all."""
     frame = table(n=900)
     tables = {f"site {i}": frame[i::4] for i in range(4)}
     settings = {"schema": schema(), "budgets": tmp_path, "sums": "masked", "n_jobs": 1, "quorum": 3}
@@ -405,7 +405,7 @@ def test_a_masked_sum_of_shares_is_opened_once(tmp_path):
 
 
 def test_a_smaller_ring_has_other_shares():
-    """What was prepared for a ring that lost a site is not passed round without it: its share is drawn anew."""
+    """A part prepared for a ring that lost a site is not reused without it: its share is sampled anew."""
     frame = table(n=900)
     tables = {f"site {i}": frame[i::4] for i in range(4)}
     transport = losing("site 3", lambda body: wire.decode(body, Hop).ring)
@@ -415,12 +415,12 @@ def test_a_smaller_ring_has_other_shares():
     assert spent(fed).tolist() == [1.0, 1.0, 1.0, 0.5]
 
 
-# -- how long an answer takes
+# -- response times
 
 
 @pytest.mark.parametrize(("took", "step", "waited"), [(0.01, 0.0625, 0.0525), (0.3, 0.0625, 0.2), (0.3, 0.0, None)])
-def test_how_long_a_count_takes_is_hidden(took, step, waited):
-    """An answer leaves after a power of two of time steps: noise does not cover how long the rows take."""
+def test_the_time_of_a_count_is_hidden(took, step, waited):
+    """A reply leaves after a power of two of time steps, because noise does not cover the running time."""
     times, waits = iter([0.0, took]), []
     policy = type("Stepping", (sv.Policy,), {"time_step": step})()
     site = gated(policy)
@@ -433,7 +433,7 @@ def test_how_long_a_count_takes_is_hidden(took, step, waited):
 
 
 @pytest.mark.parametrize(("tolerate", "sharers", "answered"), [(0, 4, 1), (1, 4, 0), (1, 3, 1), (2, 3, 0), (2, 2, 1)])
-def test_the_study_says_how_many_shares_are_spare(tolerate, sharers, answered):
+def test_the_study_sets_the_number_of_spare_shares(tolerate, sharers, answered):
     site = gated(sv.Policy())
     site.outbox.terms = Terms(tolerate=tolerate)
     answer = send(site, people(sharers=sharers), over=[*SITES, "far"])
@@ -444,7 +444,7 @@ def test_the_study_says_how_many_shares_are_spare(tolerate, sharers, answered):
 
 
 def test_no_sum_is_opened_that_lost_too_many_sites():
-    """One spare share is for a curious site; with one more, a site may be lost on the way, too."""
+    """One spare share is for a curious site; with one more, a site may also be lost on the way."""
     frame = table(n=200)
 
     def total(sharers):
@@ -469,8 +469,8 @@ def test_no_shares_where_more_sites_collude_than_the_sum_withstands():
 
 
 @pytest.mark.parametrize("epsilon", [float("nan"), float("inf"), 0.0, -1.0])
-def test_an_epsilon_out_of_range_is_a_malformed_question(epsilon):
-    """Also at a site without a gate: it cannot read the question, it does not fail."""
+def test_an_epsilon_out_of_range_is_malformed(epsilon):
+    """A site without a gate also cannot read the request, and does not fail."""
     for use in (lambda given: CountPeople(epsilon=given).noise(1), read_epsilon):
         with pytest.raises(FormatError, match="out of range"):
             use(epsilon)

@@ -1,4 +1,4 @@
-"""Noise on counts: the samplers against their twin and against the distributions they claim."""
+"""Noise on counts: the samplers compared with a naive version and with the distributions they claim."""
 
 import math
 import sys
@@ -19,7 +19,7 @@ SCALES = [Fraction(1, 5), Fraction(1), Fraction(7, 2), Fraction(64), Fraction(10
 
 
 def stream(seed):
-    """A source of words that can be repeated; kernels do not know where theirs come from."""
+    """A repeatable source of words; kernels do not know where their words come from."""
     rng = np.random.default_rng(seed)
     return lambda n: rng.integers(0, 1 << 64, n, np.uint64)
 
@@ -30,24 +30,24 @@ def laplace(z, scale):
 
 
 def assert_drawn_from(drawn, probability, reach, least=1e-4):
-    """Compare counts of -reach .. reach, and of all beyond on each side, with what they should be."""
+    """Compares counts of -reach .. reach, and of the tails on each side, with their expectation."""
     z = np.arange(-reach, reach + 1)
     expected = probability(z) * len(drawn)
     beyond = (1 - probability(z).sum()) / 2 * len(drawn)
     found = np.bincount(np.clip(drawn, -reach - 1, reach + 1) + reach + 1, minlength=2 * reach + 3)
     expected = np.concatenate([[beyond], expected, [beyond]])
-    rare = expected < 20  # counted together, with the most likely one, so that no cell is empty
+    rare = expected < 20  # counted together with the most likely one, so that no cell is empty
     rare[expected.argmax()] = True
     found, expected = (np.append(cells[~rare], cells[rare].sum()) for cells in (found, expected))
     assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > least
 
 
-# -- against the twin
+# -- compared with the naive version
 
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("sharers", [1, 2, 5, 100])
-def test_shares_equal_their_twin(scale, sharers):
+def test_shares_equal_the_naive_version(scale, sharers):
     words = stream(7)(40_000)
     num, den = round_scale_up(scale)
     twin = Coins(words)
@@ -58,7 +58,7 @@ def test_shares_equal_their_twin(scale, sharers):
 
 @pytest.mark.parametrize("n_codes", [2, 7, 254])
 @pytest.mark.parametrize("epsilon", [Fraction(1, 10), Fraction(3), Fraction(20)])
-def test_responses_equal_their_twin(n_codes, epsilon):
+def test_responses_equal_the_naive_version(n_codes, epsilon):
     words, codes = stream(3)(200_000), np.arange(60) * 5 % n_codes
     twin = Coins(words)
     num = int(epsilon * sampler.DENOMINATOR)
@@ -68,8 +68,8 @@ def test_responses_equal_their_twin(n_codes, epsilon):
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 17, 1000])
-def test_how_many_words_come_at_once_does_not_matter(at_once):
-    """A number that ran out of words is drawn again from the same ones, so long ones are not left out."""
+def test_the_batch_size_of_random_words_does_not_matter(at_once):
+    """A number that ran out of words is sampled again from the same ones, so long ones are not left out."""
     words = stream(1)(300_000)
     place = [0]
 
@@ -82,8 +82,8 @@ def test_how_many_words_come_at_once_does_not_matter(at_once):
     np.testing.assert_array_equal(noise_shares(300, Fraction(20), 3, few), expected)
 
 
-def test_whole_numbers_below_a_bound_are_alike():
-    """Bounds just above a power of two favour some numbers, if nothing is thrown away."""
+def test_integers_below_a_bound_are_uniform():
+    """Without rejection, bounds just above a power of two would favour some numbers."""
     for bound in (3, (1 << 31) + 1, (1 << 63) + 1):
         at, words = np.zeros(1, np.int64), stream(2)(200_000)
         drawn = np.array([sampler.draw_below(np.uint64(bound), words, at) for _ in range(30_000)], np.float64)
@@ -92,7 +92,7 @@ def test_whole_numbers_below_a_bound_are_alike():
         assert drawn.max() < bound
 
 
-# -- against the distribution
+# -- compared with the distribution
 
 
 @pytest.mark.parametrize(
@@ -114,15 +114,15 @@ def test_one_share_is_a_difference_of_polya_numbers(sharers, scale):
     assert_drawn_from(drawn, lambda z: both[z + 3999], int(6 * scale))
 
 
-def test_some_shares_more_than_are_needed():
-    """Of five sites, any three's shares make up the noise: two may be lost, or tell theirs."""
+def test_more_shares_than_needed():
+    """Of five sites, any three's shares make up the noise: two may be lost, or disclose theirs."""
     shares = [noise_shares(60_000, Fraction(4), 3, stream(seed)) for seed in range(5)]
     assert_drawn_from(shares[0] + shares[2] + shares[4], lambda z: laplace(z, 4), 30)
     assert np.var(sum(shares)) > 1.5 * np.var(shares[0] + shares[1] + shares[2])
 
 
-def test_far_jumps_are_drawn():
-    """What lies beyond the last range of jumps has its own, exact way: far tails have their share."""
+def test_far_jumps_are_sampled():
+    """A separate exact method samples what lies beyond the last range of jumps: far tails have their share."""
     scale = Fraction(1)
     drawn = noise_shares(400_000, scale, 1, stream(5))
     for far in (4, 6, 8):
@@ -153,7 +153,7 @@ def test_words_come_from_the_operating_system(monkeypatch):
 # -- mechanisms
 
 
-@pytest.mark.system_randomness  # a p-value of 1e-9, twelve standard errors of the variance: it fails never by chance
+@pytest.mark.system_randomness  # a p-value of 1e-9, twelve standard errors of the variance: it never fails by chance
 @pytest.mark.parametrize(("sensitivity", "epsilon"), [(1, 1.0), (11, 0.07), (254, 3.0)])
 def test_a_site_adds_all_of_it_by_opendp(sensitivity, epsilon):
     noise = Noise(sensitivity, epsilon)
@@ -172,7 +172,7 @@ def test_sites_add_shares():
     assert parts[0].var() == pytest.approx(noise.variance / 4, rel=0.2)
 
 
-def test_no_integer_is_told_without_noise():
+def test_no_integer_leaves_without_noise():
     for noise in (Noise(1, 0.1), Noise(1, 0.1, 3)):
         assert len(set(noise.add(np.zeros(50, np.int64)).tolist())) > 3
 
@@ -200,7 +200,7 @@ def test_scales_are_never_rounded_down(monkeypatch):
     assert len(made) > tried  # the nearest float was too small for some of them
 
 
-def test_what_cannot_be_meant():
+def test_invalid_settings():
     for wrong in (0, -1.0, math.nan, math.inf, True, "1", MAX_EPSILON + 1):
         with pytest.raises(InputError, match="epsilon"):
             Noise(1, wrong)

@@ -1,4 +1,4 @@
-"""Paillier's encryption against the textbook, and everything that is not a ciphertext."""
+"""Paillier encryption compared with the textbook, and invalid ciphertexts."""
 
 import hashlib
 import itertools
@@ -82,7 +82,7 @@ def sealing(c, m, n=N):
 
 @pytest.fixture(params=RADICES)
 def radix(request, monkeypatch):
-    """Both kernels, where the processor has what both need."""
+    """Both kernels, if the processor supports both."""
     monkeypatch.setattr(modular, "has_vectors", lambda: request.param == LIMB)
     return request.param
 
@@ -97,7 +97,7 @@ def read(words):
 @pytest.mark.parametrize("radix", RADICES)
 @examples(40)
 @given(data=st.data(), bits=st.integers(2, 300) | st.sampled_from([62, 64, 102, 104, 128, 256, 2048]))
-def test_chains_are_those_of_whole_numbers(radix, data, bits):
+def test_chains_equal_python_integers(radix, data, bits):
     n = data.draw(st.integers(1 << (bits - 1), (1 << bits) - 1) | st.just((1 << bits) - 1)) | 1
     numbers = data.draw(
         st.lists(st.integers(0, n - 1) | st.sampled_from([0, 1, n - 1, n // 2]), min_size=1, max_size=9)
@@ -166,14 +166,14 @@ def test_below_means_below(change):
 
 
 @given(st.lists(plaintexts, max_size=5))
-def test_what_is_encrypted_can_be_decrypted_here_and_by_the_textbook(values):
+def test_ciphertexts_decrypt_here_and_by_the_textbook(values):
     ciphertexts = encrypt(KEY, values, n_jobs=1)
     assert decrypt(KEY, ciphertexts, n_jobs=1) == values
     assert [textbook_decrypt(c) for c in numbers(ciphertexts)] == values
 
 
 @given(plaintexts, st.integers(2, 2**200))
-def test_what_the_textbook_encrypts_can_be_decrypted(m, r):
+def test_textbook_ciphertexts_can_be_decrypted(m, r):
     assert decrypt(KEY, of(KEY.public, textbook_encrypt(m, r)), n_jobs=1) == [m]
 
 
@@ -185,7 +185,7 @@ def test_products_are_sums_and_powers_are_multiples(values, times):
 
 
 def test_known_answers():
-    """Worked out by the textbook, elsewhere: 12345 with r = 3, and 0 with r = 2."""
+    """Computed by the textbook, elsewhere: 12345 with r = 3, and 0 with r = 2."""
     known = (
         "75e3b98413fccf819451fd7e8664419e5e4a9ef45ce689cf28255fd9b3c40cce"
         "e2f0d13e45dad2a45cd6b6b76451f31ddc342d42700e16d46b183771da14aff0"
@@ -196,7 +196,7 @@ def test_known_answers():
 
 
 def test_the_bytes_follow_from_the_randomness(radix):
-    """Pins the format: whoever stored ciphertexts can still read them, and the same entropy gives the same bytes."""
+    """Fixes the format: stored ciphertexts stay readable, and the same entropy gives the same bytes."""
     first = encrypt(KEY, [0, 1, 2**200], n_jobs=1, entropy=stream(b"a"))
     again = encrypt(KEY, [0, 1, 2**200], n_jobs=2, entropy=stream(b"a"))
     assert (
@@ -216,23 +216,23 @@ def test_randomness_is_fresh():
     assert decrypt(KEY, hidden[0]) == decrypt(KEY, hidden[1]) == [7, 7]
 
 
-def test_randomness_is_all_of_the_numbers_of_jacobi_symbol_1():
-    """Modulo either prime there are squares and others, always both or neither: Jacobi symbol 1 and nothing more."""
+def test_randomness_covers_all_numbers_of_jacobi_symbol_1():
+    """Modulo both primes, all are squares or all are not, together: Jacobi symbol 1 and nothing more."""
     rest = [sealing(c, 5) for c in numbers(encrypt(KEY, [5] * 64))]
     p_squares = [gmpy2.legendre(y, KEY.p) for y in rest]
     assert p_squares == [gmpy2.legendre(y, KEY.q) for y in rest]
     assert set(p_squares) == {1, -1}
     assert all(pow(y, (KEY.p - 1) * (KEY.q - 1) // 2, N**2) == 1 for y in rest)  # n-th powers and nothing else
-    # exponents are independent of each other beyond that: no y has a small order modulo either prime
+    # exponents are otherwise independent: no y has a small order modulo either prime
     assert all(pow(y, 2, prime) != 1 for y in rest for prime in (KEY.p, KEY.q))
 
 
-def test_exponents_modulo_p_and_q_are_drawn_apart():
-    """With one short exponent, y modulo p would tell y modulo q."""
+def test_exponents_modulo_p_and_q_are_independent():
+    """With one short exponent, y modulo p would reveal y modulo q."""
     same_p = bytes(range(1, 64))
 
     def entropy(count):
-        """All rows have the same exponent modulo p, and another one each modulo q."""
+        """All rows have the same exponent modulo p, and different ones modulo q."""
         if count == (256 + 128) // 8:
             return stream(b"x")(count)
         half = count // 2
@@ -244,7 +244,7 @@ def test_exponents_modulo_p_and_q_are_drawn_apart():
     assert len({y % KEY.q for y in rest}) == 8
 
 
-def test_a_sum_that_is_not_hidden_shows_its_rows_and_a_hidden_one_does_not():
+def test_an_unmasked_sum_reveals_its_rows_and_a_masked_one_does_not():
     rows = numbers(encrypt(KEY, [1, 0, 1]))
     rest = [sealing(c, m) for c, m in zip(rows, [1, 0, 1], strict=True)]
     plain = rows[0] * rows[2] % N**2
@@ -265,11 +265,11 @@ def test_masks_are_longer_than_the_key():
         return stream(b"m")(count)
 
     Masks(KEY.public).hide(check_ciphertexts(KEY.public, encrypt(KEY, [1, 1])), entropy=entropy)
-    assert asked[0] // 2 * 6 >= 256 + 128  # six bits a byte
+    assert asked[0] // 2 * 6 >= 256 + 128  # six bits per byte
 
 
 def test_full_size(radix):
-    """Drawing such a key takes seconds, more or less: this one was drawn before."""
+    """Generating such a key takes seconds, more or less: this one was generated before."""
     key = PrivateKey(*(int(prime, 16) for prime in FULL))
     values = [0, 1, 2**2047 - 1]
     ciphertexts = encrypt(key, values)
@@ -371,7 +371,7 @@ def test_a_log_does_not_show_the_private_key():
         assert f"{KEY.p:x}" not in text.lower()
 
 
-def test_ciphertexts_travel():
+def test_ciphertexts_survive_the_wire():
     class Sent(msgspec.Struct):
         sums: Ciphertexts
 

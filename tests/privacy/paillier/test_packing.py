@@ -1,4 +1,4 @@
-"""Encrypted histograms against plain ones, at the limits of what fits, and when someone lies."""
+"""Encrypted histograms compared with plain ones, at the limits of the packing, and with lying parties."""
 
 from copy import copy
 
@@ -35,7 +35,7 @@ MASKS = Masks(KEY.public)
 
 
 class Study:
-    """A table with secret numbers, sorted into nodes that ask for some features."""
+    """A table with secret numbers, sorted into nodes that use some features."""
 
     def __init__(
         self, seed, rows=40, fields=2, most=1, nodes=3, n_bins=(5, 1, 9), n_sampled=2, extreme=False, gaps=False
@@ -66,7 +66,7 @@ class Study:
 
     @property
     def asked(self):
-        """The rows by node, which nodes are asked for, and of which features."""
+        """The rows by node, the requested nodes, and their features."""
         n_bins, shift = self.n_bins, self.shift
         bins = Bins((), (), np.zeros(len(n_bins), np.bool_), n_bins, shift)
         object.__setattr__(bins, "in_histograms", HistogramBins(n_bins, shift, n_bins))
@@ -81,7 +81,7 @@ class Study:
         return [self.order[a:b] for a, b in zip(self.starts, self.stops, strict=True)]
 
     def plain(self):
-        """What ``fill_naive`` makes of it."""
+        """The result of ``fill_naive``."""
         bins = HistogramBins(self.n_bins, self.shift, self.n_bins)
         wanted = [
             fill_naive(self.codes, self.values, rows, f, bins, offset, self.lanes.fields)
@@ -117,7 +117,7 @@ def studies(draw):
 
 @examples(40)
 @given(studies())
-def test_encrypted_histograms_are_the_plain_ones(study):
+def test_encrypted_histograms_equal_plain_ones(study):
     counts, sums = study.send()
     assert (study.read(counts, sums) == study.plain()).all()
     study.values = np.ones_like(study.values)
@@ -159,7 +159,7 @@ def test_the_wire_form():
     assert wire.decode(wire.encode(study.lanes), Lanes) == study.lanes
 
 
-def test_sums_are_hidden_anew_each_time():
+def test_sums_get_fresh_masks_each_time():
     study = Study(2)
     encrypted = encrypt_rows(KEY, study.lanes, study.values, 1)
     rows = receive_rows(KEY.public, study.lanes, encrypted, 1)
@@ -214,7 +214,7 @@ def test_lanes_of_nothing_or_that_would_overflow_are_refused_before_anything_is_
 
 
 @pytest.mark.parametrize("bad", [-1, 2])
-def test_values_out_of_their_lane(bad):
+def test_values_outside_their_lane(bad):
     study = Study(0)
     study.values[7, 1] = bad
     with pytest.raises(InputError, match="from 0 to 1"):
@@ -241,8 +241,8 @@ def test_values_that_do_not_fit_their_lanes(lanes, values, said):
         encrypt_rows(KEY, lanes, values)
 
 
-def test_a_lane_may_be_filled_to_the_last_bit():
-    """31 lanes of 8 bits; a bin of 100 rows that hold 1 in every lane, beside one of 101 that is left out."""
+def test_a_lane_may_be_filled_completely():
+    """31 lanes of 8 bits; a bin of 100 rows with 1 in every lane, beside one of 101 that is left out."""
     study = Study(0, rows=201, fields=31, n_bins=(2,), nodes=1, n_sampled=1, extreme=True)
     study.lanes = Lanes(256, 201, 31, 1)
     assert study.lanes.stride == 8
@@ -264,7 +264,7 @@ def test_more_rows_in_a_bin_than_agreed():
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.sampled_from([1, 3, 1000]), st.integers(1, 9))
 def test_shifting_is_never_more_work_than_adding(counts, most, fields):
-    """And no bin is forgotten or cut: cells of a ciphertext fit a lane, all but the empty and the fullest are there."""
+    """And no bin is forgotten or cut: cells fit a lane, and only the empty and the fullest bins are left out."""
     counts = np.array(counts)
     lanes = Lanes(256, 30_000, fields, most)
     cells = list_cells(counts, AskedHistograms(np.zeros((1, 1), np.int32), np.array([len(counts)])), lanes)
@@ -287,7 +287,7 @@ def sent():
     return study, *study.send()
 
 
-def test_ciphertexts_that_were_changed(sent):
+def test_changed_ciphertexts(sent):
     study, counts, sums = sent
     for place in (0, 20, 63):
         data = sums.data.copy()
@@ -297,7 +297,7 @@ def test_ciphertexts_that_were_changed(sent):
 
 
 def test_plaintexts_that_are_not_sums():
-    """Beside the bits in use, in a lane that has no field, and more than a bin's rows can hold: each is noticed."""
+    """Bits outside the used ones, a lane without field, more than a bin's rows can hold: each is detected."""
     study = Study(0, rows=10, fields=63, n_bins=(2,), nodes=1, n_sampled=1)
     study.codes[:, 0] = np.arange(10) < 5
     study.values[:] = 0
@@ -362,8 +362,8 @@ def test_impossible_counts_are_refused(sent):
             study.read(wrong, sums)
 
 
-def test_counts_that_do_not_belong_to_the_sums():
-    """Rows counted in another bin than they were added up in: noticed where each row is of one class."""
+def test_counts_that_contradict_the_sums():
+    """Rows counted in another bin than the one that sums them: detected if each row has one class."""
     study = Study(5, rows=60, nodes=2, n_bins=(6, 8))
     study.values[:, 1] = 1 - study.values[:, 0]
     study.lanes = Lanes(256, 60, 2, one_hot=True)

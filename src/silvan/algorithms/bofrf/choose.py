@@ -30,10 +30,9 @@ from silvan.algorithms.requests import check_metrics, check_owners, forests_of, 
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, Reply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.predict import Tally, abstaining, tally
@@ -76,7 +75,7 @@ class Choose(Ask[Chosen], frozen=True, kw_only=True):
     protocol: Fixed[Protocol]
     validation: Fixed[float]
     bootstrap: Fixed[RowSampling]
-    equal: Fixed[bool] = False  # whether the trees of one site have as much say together as those of another
+    equal: Fixed[bool] = False  # whether the trees of one site have as much weight together as those of another
     refitted: Derived[Blob | None] = None  # what leaf re-estimation made of the trees, if any
 
 
@@ -127,7 +126,7 @@ class CandidateTrees:
     voting: np.ndarray  # 1 for trees that vote at the site, 0 for those that abstain or that it does not use
     own: np.ndarray  # places of the site's own trees
     skipping: np.ndarray  # by which line of rows each tree does not vote, -1 for none
-    sizes: Sequence[int] | None = None  # how many trees are of each site, if all sites have the same say
+    sizes: Sequence[int] | None = None  # how many trees are of each site, if all sites have the same weight
     apart: bool = False  # whether the site's own trees are not among those that all use
 
     def groups(self) -> np.ndarray:
@@ -233,9 +232,9 @@ def decide(
     """Choose the candidate (tau, strategy) that is furthest ahead of the agreed one, on the rows that both score.
 
     Of equals a cautious site takes a global one; another takes its own trees, as published (Eq. 3.11: the global ones
-    only if they are better). Then it is the one with a tau near the agreed one. Figures of fewer than ``FLOOR`` rows
+    only if they are better). Then it is the one with a tau near the agreed one. Metrics of fewer than ``FLOOR`` rows
     say more about single rows than about ensembles: they do not leave the site, and a cautious site does not choose by
-    them. Figures that leave are of rows scored in ``groups`` of so many; then rows of one class, or all but one, are
+    them. Metrics that leave are of rows scored in ``groups`` of so many; then rows of one class, or all but one, are
     too few as well, and they are of the agreed candidate and of the chosen one alone: whoever knows all trees could set
     the groups of all candidates against one another.
     """

@@ -23,10 +23,9 @@ from silvan.algorithms.shared_bins import coarse_total
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Schema
 from silvan.errors import AgreementError, FormatError, InputError, RefusedError, reject
-from silvan.federation.bound import Agreed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Agreed, Ask, Blob, Reply
 from silvan.federation.site import Site, answers
 
 Metric = Literal["manhattan", "euclidean", "minkowski"]
@@ -249,7 +248,7 @@ def cluster_sites(
     Parameters
     ----------
     vectors
-        Each site's figures, equally many and in the same order.
+        Each site's metrics, equally many and in the same order.
     k
         How many clusters.
     metric
@@ -285,7 +284,7 @@ def site_distances(vectors: Mapping[str, Any], metric: Metric = "manhattan", p: 
     Parameters
     ----------
     vectors
-        Each site's figures, equally many and in the same order.
+        Each site's metrics, equally many and in the same order.
     metric
         "manhattan", "euclidean" or "minkowski".
     p
@@ -312,7 +311,7 @@ def distances(
 ) -> np.ndarray:
     """Return the distances between the rows of a table, (rows, rows).
 
-    Where figures are NaN, two rows are compared by the features that both have, and the sum is scaled up to all
+    Where metrics are NaN, two rows are compared by the features that both have, and the sum is scaled up to all
     features that anybody has. ``feature`` says which feature each column belongs to (a feature of several columns is
     there or not as a whole); None: each to its own. Rows with nothing in common have NaN.
     """
@@ -327,7 +326,7 @@ def chance_distances(
 ) -> np.ndarray:
     """Return the approximate maximum distance of two sites that sample their rows from the same source.
 
-    Figures are means of so many rows' values between 0 and 1, so the variance of a value is at most m (1 - m), and is
+    Metrics are means of so many rows' values between 0 and 1, so the variance of a value is at most m (1 - m), and is
     that for shares. Differences of means are taken as normal.
     """
     power = power_of(metric)

@@ -27,10 +27,10 @@ from silvan.algorithms.requests import MAX_TREES
 from silvan.data.bins.bins import find_bins
 from silvan.data.schema import Schema
 from silvan.errors import InputError
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
+from silvan.federation.store import CacheKey
 from silvan.forest.arrays import DEPTH_CAP
 from silvan.forest.predict import tally
 from silvan.tree.fit import Settings, assemble

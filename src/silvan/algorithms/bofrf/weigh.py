@@ -24,13 +24,11 @@ from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, sche
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Ask, Blob, Reply, Total
+from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, Reply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
 from silvan.forest.predict import abstaining
@@ -99,7 +97,7 @@ class ScoreTrees(Total[TreeScores], frozen=True, kw_only=True):
 # -- at a site
 @answers(BringTrees)
 def bring_trees(site: Site, request: BringTrees) -> LocalTrees:
-    """Grow trees on the rows to learn from, or return those that the site's owner provided."""
+    """Grow trees on the training rows, or return those that the site's owner provided."""
     schema = schema_of(site, request.schema)
     part, _ = learning_rows(site, schema, request.validation)
     settings = request.settings
@@ -124,18 +122,18 @@ def bring_trees(site: Site, request: BringTrees) -> LocalTrees:
 
 
 def _first_trees(forest: Forest, most: int | None, pretrained: bool) -> Forest:
-    """Take at most so many trees of a site."""
+    """Take at most this many trees of a site."""
     if most is None or len(forest) <= most:
         return forest
     alive = np.flatnonzero(forest.weights > 0)
-    # of grown trees the first ones, whatever their say: by its place the site knows which rows a tree drew
+    # of grown trees the first ones, whatever their say: by its place the site knows which rows a tree sampled
     taken = alive[:most] if pretrained or alive[0] >= most else np.arange(most)
     return forest.take(taken)
 
 
 @answers(ScoreTrees)
 def score_all(site: Site, request: ScoreTrees) -> TreeScores:
-    """Score all trees on the rows to learn from."""
+    """Score all trees on the training rows."""
     schema = schema_of(site, request.schema)
     forest = joined_trees(site, schema, request.forests)
     part, held = learning_rows(site, schema, request.validation)
@@ -179,9 +177,10 @@ class ExchangeSettings:
     """How sites make their trees, and the weight of each site's trees.
 
     ``validation`` is the share of training rows that trees do not see; ``oob``, whether a site will choose on rows that
-    its trees did not sample; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees have the same say
-    together. At most ``max_trees`` are taken from a site. With ``refit_leaves``, trees are cut back to what others'
-    rows reach, which make their leaf values. A tree's weight is a metric of its summed confusion matrix, ``weigh_by``.
+    its trees did not sample; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees together have the
+    same weight. At most ``max_trees`` trees of a site are used. With ``refit_leaves``, trees are cut back to what other
+    sites' rows reach, and these rows determine the leaf values. ``weigh_by`` is the metric of a tree's summed confusion
+    matrix that is its weight.
     """
 
     validation: float = 0.0
@@ -197,7 +196,7 @@ class ExchangeSettings:
 class Weighted:
     """The trees of sites that learn together, and what each is worth before tau.
 
-    With ``equal``, the trees of one site have as much say together as those of another. ``refitted`` are the trees
+    With ``equal``, the trees of one site have as much weight together as those of another. ``refitted`` are the trees
     after leaf re-estimation, and what tells a site how to make them of those that sites sent.
     """
 

@@ -1,12 +1,17 @@
-"""AdaBoost with stumps on local rows (thesis, Alg. 2), the base of all federated variants; and AdaBoost.PL (Alg. 3).
+"""AdaBoost with stumps on local rows (thesis, Alg. 2), AdaBoost.PL (Alg. 3) and BOPPID (Alg. 4).
 
-A row's weight is multiplied or divided by the same factor sqrt(right / wrong) in each round, so a site can work its
-weights out again from the stumps and the summed masses of rows that each got right and wrong. Masses are weights in
-fixed point: their sums are exact, in any order, and can be hidden in sums over sites.
+Each round multiplies or divides a row's weight by the same factor sqrt(right / wrong), so a site can recompute its
+weights from the stumps and the summed masses of rows that each classified correctly and wrongly. Masses are weights in
+fixed point: their sums are exact in any order, and secure aggregation can hide them.
 
-AdaBoost.PL merges classifiers of like confidence in one round. Every site runs AdaBoost on its own rows and sorts its
-stumps by weight. The stumps of one rank vote together; their vote has the mean of their weights. Where the thesis
-compares a sum of votes with 0, the sum is of -1 and +1, so a tie is a vote for neither.
+AdaBoost.PL merges classifiers of similar confidence in one round. Every site runs AdaBoost on its own rows and sorts
+its stumps by weight. The stumps of one rank vote together with the mean of their weights. Where the thesis compares a
+sum of votes with 0, votes are -1 and +1, so a tie is a vote for neither class.
+
+BOPPID takes two rounds. Every site runs AdaBoost on its own rows, then tries all classifiers on its rows and picks
+those whose error is near that of its own. A picked classifier counts by its site's share of rows, the site's own by a
+further factor sigma. The thesis prints line 10 as own error minus the other's <= tau, which admits every worse
+classifier; its text says that the difference is less than tau, so we take the absolute difference unless ``printed``.
 """
 
 import math
@@ -24,17 +29,17 @@ from silvan.algorithms.boosting.stumps import (
     join_stumps,
     stump_table,
 )
-from silvan.algorithms.requests import schema_of
+from silvan.algorithms.requests import MAX_TREES, check_owners, schema_of
 from silvan.algorithms.shared_bins import pooled_bins
 from silvan.data.schema import Schema
-from silvan.errors import FormatError
+from silvan.errors import FormatError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, SignedReply
+from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, Reply, SignedReply
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
-from silvan.forest.forest import Forest
+from silvan.forest.forest import Forest, join_forests
+from silvan.forest.predict import decide
 from silvan.util.threads import thread_count
 from silvan.util.user_warnings import warn_user
 
@@ -83,9 +88,9 @@ def local_boost(site: Site, schema: Schema, settings: Boosting) -> Forest:
 
 
 def boost(table: StumpTable, settings: Boosting) -> Stumps:
-    """Run AdaBoost (Alg. 2); it stops early at a stump that is always right, or no better than chance.
+    """Run AdaBoost (Alg. 2); stop early at a stump that is always right, or no better than chance.
 
-    Rows of one class cannot teach how classes differ: they give one stump, which votes for that class with weight 0.
+    Rows of a single class give one stump, which votes for that class with weight 0.
     """
     n, one_class = len(table), table.one_class
     found: list[Stumps] = []
@@ -105,13 +110,13 @@ def boost(table: StumpTable, settings: Boosting) -> Stumps:
 
 # -- both sides: weights of rows and of stumps
 def weigh(weight: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Add up the masses of rows that are right (1), wrong (-1) and undecided (0): int64 (3,)."""
+    """Sum the masses of rows classified correctly (1), wrongly (-1) and undecided (0): int64 (3,)."""
     masses = np.rint(weight * ONE).astype(np.int64)
     return np.array([masses[right == outcome].sum() for outcome in (1, -1, 0)], np.int64)
 
 
 def _right_and_wrong(masses: np.ndarray, n_rows: int) -> tuple[float, float]:
-    """Return the masses right and wrong as floats; if nothing is wrong, that of half a row is taken as wrong."""
+    """Return the masses right and wrong as floats; if nothing is wrong, half a row counts as wrong."""
     right, wrong = float(masses[0]), float(masses[1])
     return right, wrong or float(masses.sum()) / (2 * n_rows)
 
@@ -123,7 +128,7 @@ def stage_weight(masses: np.ndarray, n_rows: int) -> float:
 
 
 def reweigh(weight: np.ndarray, right: np.ndarray, masses: np.ndarray, n_rows: int) -> np.ndarray:
-    """Return the weights of rows in the next round (line 9 of Alg. 2), which add up to 1 over all sites."""
+    """Return the row weights for the next round (line 9 of Alg. 2), which sum to 1 over all sites."""
     mass_right, mass_wrong = _right_and_wrong(masses, n_rows)
     factor = math.sqrt(mass_right / mass_wrong)  # exp(alpha)
     total = (mass_right / factor + float(masses[1]) * factor + float(masses[2])) / ONE
@@ -138,7 +143,7 @@ def ask_stumps(federation: Federation, schema: Schema, settings: Boosting) -> di
     def check(site: str, reply: Boosted) -> None:
         check_stumps(reply.stumps, schema, settings.n_estimators)
         if not len(reply.stumps) or (np.diff(reply.stumps.weight) < 0).any():
-            raise FormatError("there are no stumps, or they are not in the order of their weights")
+            raise FormatError("its stumps are missing, or not sorted by weight")
 
     request = BoostStumps(schema=federation.blob(schema.to_json().encode()), settings=settings)
     replies: dict[str, Boosted] = federation.ask(request, check=check)
@@ -164,9 +169,9 @@ def fit_pl(federation: Federation, schema: Schema, settings: Boosting) -> Forest
 
 
 def merge(sorted_stumps: list[Stumps], schema: Schema) -> Forest:
-    """Merge stumps by rank; a site that has fewer than others takes part in the highest ranks.
+    """Merge stumps by rank; a site with fewer stumps takes part in the highest ranks.
 
-    A stump of weight 0, which is no better than chance, has no vote, but its weight counts in the mean.
+    A stump of weight 0 is no better than chance: it has no vote, but its weight counts in the mean.
     """
     ranks, weights = [], []
     for below in range(max(map(len, sorted_stumps)), 0, -1):
@@ -181,12 +186,101 @@ def merge(sorted_stumps: list[Stumps], schema: Schema) -> Forest:
 
 
 def stage_forest(stages: list[Stumps], weights: list[float], schema: Schema) -> Forest:
-    """Return a forest of merged classifiers: the stumps of a stage vote, and the stages vote by their weights."""
+    """Return a forest of merged classifiers: stumps vote within a stage, and stages vote by their weights."""
     group = np.repeat(np.arange(len(stages)), [len(stumps) for stumps in stages])
     return join_stumps(stages).forest(schema, combine="stages", group=group, say=np.array(weights))
 
 
 def nothing_learnt(stumps: Stumps, schema: Schema) -> Forest:
-    """Warn that no stump is better than chance, and return a forest of one stage in which all vote."""
+    """Warn that no stump is better than chance; return a forest of one stage in which all stumps vote."""
     warn_user("no stump is better than chance: the model separates nothing")
     return stage_forest([stumps.weighted(np.ones(len(stumps)))], [1.0], schema)
+
+
+# -- BOPPID
+class Picked(Reply, frozen=True, kw_only=True):
+    """The classifiers that the site picked."""
+
+    picked: np.ndarray
+
+
+class PickModels(Ask[Picked], frozen=True, kw_only=True):
+    """The AdaBoost classifiers of other sites that do about as well on the site's rows as the local one."""
+
+    once: ClassVar[bool] = True
+
+    schema: Agreed[Blob]
+    models: Derived[list[Blob]]
+    own: Derived[int]  # index of the site's own model
+    tau: Fixed[float]
+    printed: Fixed[bool]
+
+
+@answers(PickModels)
+def pick_models(site: Site, request: PickModels) -> Picked:
+    """Try all classifiers on the training rows (lines 3 and 9) and pick (line 10)."""
+    schema = schema_of(site, request.schema)
+    check_two_classes(schema)
+    check_owners(site, request.models, request.own)
+    reject(not 0.0 <= request.tau < math.inf, "tau is out of range")
+    part = site.part(schema)
+    wrong = np.array([_count_wrong(site, schema, blob, part.X, part.y) for blob in request.models])
+    worse = (wrong[request.own] - wrong) / len(part)
+    picked = worse <= request.tau if request.printed else np.abs(worse) < request.tau
+    picked[request.own] = True
+    return Picked(picked=picked)
+
+
+def _count_wrong(site: Site, schema: Schema, blob: Blob, X: np.ndarray, y: np.ndarray) -> int:
+    """Count the rows that a classifier gets wrong."""
+    stumps = wire.decode(site.blob(blob.hash), Stumps)
+    check_stumps(stumps, schema, MAX_TREES)
+    reject(not len(stumps), "a classifier has no stumps")
+    return int((decide(stumps.forest(schema), X, site.n_jobs) != y).sum())
+
+
+def fit_boppid(
+    federation: Federation, schema: Schema, settings: Boosting, rows: dict[str, int], tau: float, printed: bool
+) -> dict[str, Forest]:
+    """Return the combined classifier of each site."""
+    boosted = ask_stumps(federation, schema, settings)
+    sites, stumps = list(boosted), {site: reply.stumps for site, reply in boosted.items()}
+    named = federation.blob(schema.to_json().encode())
+    models = [federation.work(site, reply) for site, reply in boosted.items()]
+    requests = {
+        site: PickModels(schema=named, models=models, own=own, tau=float(tau), printed=printed)
+        for own, site in enumerate(sites)
+        if site in federation.active
+    }
+
+    def check(site: str, reply: Picked) -> None:
+        if reply.picked.shape != (len(sites),) or reply.picked.dtype != np.bool_ or not reply.picked[sites.index(site)]:
+            raise FormatError("its choice must be among the classifiers and include its own")
+
+    replies: dict[str, Picked] = federation.ask(requests, check=check)
+    built = {}
+    for site, reply in replies.items():
+        picked = [name for name, is_in in zip(sites, reply.picked, strict=True) if is_in]
+        built[site] = integrate(site, {name: stumps[name] for name in picked}, rows, schema)
+    return built
+
+
+def integrate(own: str, picked: dict[str, Stumps], rows: dict[str, int], schema: Schema) -> Forest:
+    """Join classifiers (the output of Alg. 4) with weights alpha * sigma * lambda, or equal weights if all are 0."""
+    all_rows = sum(rows[site] for site in picked)
+    factors = {site: rows[site] / all_rows for site in picked}  # lambda
+    factors[own] *= sigma(rows[own], [rows[site] for site in picked])
+    voting = {site: stumps for site, stumps in picked.items() if stumps.weight.any()}
+    if not voting:
+        return picked[own].forest(schema)
+    return join_forests([stumps.forest(schema) for stumps in voting.values()], [factors[site] for site in voting])
+
+
+def sigma(own: int, rows: list[int]) -> float:
+    """Return the factor of a site's own classifier (line 19), from its rows and those of all picked sites.
+
+    lambda / max(lambda)^2 * ceil(max(lambda)^2 / min(lambda)), in whole numbers as far as the ceiling: a rounded
+    quotient could reach the next whole number.
+    """
+    total, most, least = sum(rows), max(rows), min(rows)
+    return own * total / most**2 * -(-(most**2) // (total * least))

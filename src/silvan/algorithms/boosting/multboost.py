@@ -3,7 +3,7 @@
 In a round each site finds the best stump for its weighted rows (``ask``), the stumps vote, and the masses of rows that
 the vote gets right, wrong or leaves undecided are summed (``total``): they give the vote its weight and the rows their
 new ones. T stages take at most 2T rounds. The thesis describes it without pseudo-code. A tie is a vote for neither
-class, and does not change a row's weight. Every question repeats all stages so far, so a site keeps no state. Sites
+class, and does not change a row's weight. Every request repeats all stages so far, so a site keeps no state. Sites
 sign their stumps with what they came after, and weigh rows by such alone, of each site one a stage, in its place.
 """
 
@@ -29,12 +29,21 @@ from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, RefusedError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, Request, SignedReply, Total
+from silvan.federation.message import (
+    Agreed,
+    Ask,
+    Blob,
+    Derived,
+    Fixed,
+    ProtocolPosition,
+    Reply,
+    Request,
+    SignedReply,
+    Total,
+)
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
 

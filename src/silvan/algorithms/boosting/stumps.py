@@ -14,10 +14,10 @@ from silvan.algorithms.requests import MAX_TREES
 from silvan.data.bins.bins import Bins, find_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.part import Part
 from silvan.federation.site import Site
+from silvan.federation.store import CacheKey
 from silvan.forest.category_set import SET_WORDS, is_category_split, set_bits
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings
@@ -96,7 +96,7 @@ def join_stumps(parts: list[Stumps]) -> Stumps:
 
 
 def check_stumps(stumps: Stumps, schema: Schema, most: int) -> None:
-    """Raise ``FormatError`` if these are not stumps of the schema, or more than so many."""
+    """Raise ``FormatError`` if these are not stumps of the schema, or more than this many."""
     n = len(stumps)
     for name, (dtype, shape) in _TYPES.items():
         column = getattr(stumps, name)

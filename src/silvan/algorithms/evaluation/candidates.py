@@ -16,11 +16,10 @@ from silvan.algorithms.boosting.stumps import Boosting
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.data.schema import Schema
 from silvan.errors import InputError, RefusedError, reject
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob
 from silvan.federation.site import Site
-from silvan.federation.store import SEQUENCE, digest
+from silvan.federation.store import SEQUENCE, CacheKey, digest
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import most_models
 from silvan.tree.fit import Settings
@@ -37,7 +36,7 @@ class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     model: Blob
     made_in: str = ""
-    draws: RowSamples | None = None  # which rows its trees drew, if that is known
+    draws: RowSamples | None = None  # which rows its trees sampled, if that is known
     threshold: float | None = None  # decision threshold for the positive class of two; None: the most probable class
     adjust: bool = False
 

@@ -20,13 +20,12 @@ from silvan.algorithms.evaluation.candidates import SentModel, check_candidates,
 from silvan.algorithms.evaluation.details import Floors, numbers_differ
 from silvan.algorithms.evaluation.evaluation import answer_of
 from silvan.algorithms.evaluation.score_groups import Answer, check_by, hides_one_class, in_groups_by_cell, places_of
-from silvan.algorithms.evaluation.scored_rows import answer_on_test_rows, test_cells
+from silvan.algorithms.evaluation.site_models import answer_on_test_rows, test_cells
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject
-from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.gate import policy_of
@@ -75,7 +74,7 @@ def score_range(forest: Forest) -> tuple[float, float]:
 
 
 POINTS = 21  # values of a numeric column, unless others are given
-MOST_POINTS, MOST_COLUMNS = 300, 50  # most values of a column, and most columns of a question
+MOST_POINTS, MOST_COLUMNS = 300, 50  # most values of a column, and most columns of a request
 MOST_REPEATS = 100
 
 _LARGEST = 2**52  # the largest sum of losses that a site reports
@@ -313,7 +312,7 @@ def _losses(
 
 
 def _shuffle(site: Site, column: int, repeat: int, n: int) -> np.ndarray:
-    """Draw an order of rows by the key that sites draw rows by."""
+    """Draw an order of rows by the key that sites sample rows by."""
     text = f"shuffle {column} {repeat} {site.name}".encode()
     seed = hashlib.sha256(np.ascontiguousarray(site.sampling_key).tobytes() + text).digest()
     return np.random.default_rng(np.frombuffer(seed, np.uint32)).permutation(n)

@@ -120,7 +120,7 @@ def class_groups(score: np.ndarray, of_class: np.ndarray, floors: Floors) -> np.
 
 
 def group_counts(levels: np.ndarray, counts: np.ndarray, floors: Floors, most: int) -> np.ndarray:
-    """Join levels of rising score, with counts (2, levels), to at most so many groups that keep the floors."""
+    """Join levels of rising score, with counts (2, levels), to at most this many groups that keep the floors."""
     least = max(floors.rows, math.ceil(counts.sum() / most))
     mass, others, own = 0.0, 0.0, 0.0
     groups: list[tuple[float, float, float]] = []
@@ -245,7 +245,7 @@ def join_details(details: Sequence[Detail]) -> Detail | None:
 
 
 def _join_means(groups: np.ndarray) -> np.ndarray:
-    """Join neighbours among groups of rising prediction to at most so many, by their rows."""
+    """Join neighbours among groups of rising prediction to at most this many, by their rows."""
     if len(groups) <= MOST_GROUPS:
         return groups
     starts = np.unique(np.arange(MOST_GROUPS) * len(groups) // MOST_GROUPS)

@@ -51,16 +51,15 @@ from silvan.algorithms.evaluation.score_groups import (
     places_of,
 )
 from silvan.algorithms.evaluation.score_quality import intervals
-from silvan.algorithms.evaluation.scored_rows import answer_on_test_rows, shown_threshold, test_cells
+from silvan.algorithms.evaluation.site_models import answer_on_test_rows, shown_threshold, test_cells
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Derived, Fixed
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Ask, Blob, PartitionsWay, Reply, Request, Total
+from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, PartitionsWay, Reply, Request, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of

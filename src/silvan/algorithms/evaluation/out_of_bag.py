@@ -15,10 +15,9 @@ from silvan.algorithms.keyed_rows import RowSamples, check_samples, rows_sampled
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Request, Total
+from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, Reply, Request, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.forest.predict import calibrated, tally, voting_weights

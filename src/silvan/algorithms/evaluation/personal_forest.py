@@ -1,7 +1,7 @@
 """A personal forest, made at the site: the shared forest, its trees with local leaf values, and local trees.
 
-Trees of all sites ask better questions than those of one, and what follows from an answer at a site its own rows know
-best. So a site takes leaf values of the shared trees from its own rows, where enough of them are: a forest between the
+Trees of all sites have better splits than those of one site, but a site's own rows show best what follows from them
+there. So a site takes leaf values of the shared trees from its own rows, where enough of them are: a forest between the
 one that all share and the one that it would have alone. It mixes the three in shares of quarters.
 
 Leaf values from one site's rows, at leaves that others chose, tell of these rows: two trees whose leaves differ by one
@@ -38,12 +38,11 @@ from silvan.algorithms.requests import check_metrics, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Agreed, Ask, Blob, Fixed, Reply
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.score import labels_at_leaves
 from silvan.privacy.gate import policy_of
@@ -90,7 +89,9 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
     once: ClassVar[bool] = True
 
     schema: Agreed[Blob]
-    model: Fixed[PersonalModel]  # the forest that all sites share, which rows its trees drew, and what it is mixed with
+    model: Fixed[
+        PersonalModel
+    ]  # the forest that all sites share, which rows its trees sampled, and what it is mixed with
 
     def describe(self, reply: Any = None) -> str:
         """Describe the request, or the reply."""
@@ -134,7 +135,7 @@ class Ingredients:
         return self.shared.hash, self.own.hash, msgspec.json.encode([self.draws, self.fit]).decode()
 
     def fitted_draws(self) -> RowSamples:
-        """Return which rows fitted trees drew: the site's, in every tree."""
+        """Return which rows fitted trees sampled: the site's, in every tree."""
         return msgspec.structs.replace(self.draws, refitted=True)
 
 

@@ -22,9 +22,8 @@ from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import InputError, reject
-from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.forest.predict import calibrated, log_odds
@@ -116,7 +115,7 @@ def error_edges(forest: Forest) -> np.ndarray:
 def count_errors(forest: Forest, answer: Answer, y: np.ndarray, least: int) -> np.ndarray:
     """Count the errors of rows in cells: label less prediction, or 1 less the probability of the true class.
 
-    Errors are sorted, and at least so many of them share their mean: the largest one of all would tell of one row.
+    Errors are sorted, and at least this many of them share their mean: the largest one of all would tell of one row.
     """
     scores = calibrated(forest, answer.scores)
     if forest.schema.n_classes:

@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 def in_groups(answer: Answer, y: np.ndarray, n_classes: int, least: int) -> tuple[Answer, np.ndarray]:
     """Return an answer in which rows of a group have the same scores and decision, and the labels to count them by.
 
-    Groups have at least so many rows, in the order of their scores: of the second of two classes, of a number, and
+    Groups have at least this many rows, in the order of their scores: of the second of two classes, of a number, and
     otherwise by the class that is decided on and how sure that is. Rows with the same score are in the same group. Its
     score is the mean, its decision that of most rows. Of fewer rows than a group has, the answer is silent.
     """

@@ -24,12 +24,11 @@ from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.bins.bins import make_bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, InputError, reject
-from silvan.federation.bound import Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Reply, Total
+from silvan.federation.message import Ask, Derived, Fixed, Reply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.federation.sums import TrustedSums
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
@@ -77,7 +76,7 @@ class AdaptiveLevel(AfterAdaptiveSplits, Ask[AdaptiveBins], frozen=True, kw_only
     features: Derived[np.ndarray]
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
+        """Return a trace if the request follows the last level: its nodes are split by features asked about there."""
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
@@ -85,7 +84,7 @@ class AdaptiveLeaves(AfterAdaptiveSplits, Total[LeafCounts], frozen=True, kw_onl
     """The number of rows per class in every leaf, after all splits."""
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if the question follows the last level; no level follows it, as it is about no open node."""
+        """Return a trace if the request follows the last level; no level follows it, as it is about no open node."""
         if not traces or not further:
             return None
         return self.follow_splits(traces, further, np.zeros(0, np.int32), np.zeros((0, 1), np.int32))

@@ -1,6 +1,6 @@
 """Horizontal forests from summed histograms: exact, a level of all trees a round.
 
-The coordinator grows the trees; sites only add up. A question about a level names the open nodes and the features
+The coordinator grows the trees; sites only add up. A request about a level names the open nodes and the features
 sampled at each, and repeats all splits made so far, so that a site that remembers nothing can answer it. With two
 rounds for the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every sum is of integers and every
 draw is keyed, so the forest is the one that all rows in one place would give.
@@ -20,13 +20,12 @@ from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, reject
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, Reply, Total
 from silvan.federation.outgoing import Bounds
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, assemble
@@ -64,7 +63,7 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
 
     bins: Agreed[Blob]
     measure: Fixed[Measure]
-    max_bins: Fixed[int] = MAX_BINS  # bins of a column in a tree, for the site's policy to judge
+    max_bins: Fixed[int] = MAX_BINS  # bins of a column in a tree, for the site's policy to evaluate
     nodes: Derived[np.ndarray]  # int32, numbers of the open nodes
     features: Derived[np.ndarray]  # int32 (nodes, drawn), -1 where fewer were left to draw
     split_bin: Derived[np.ndarray]
@@ -80,7 +79,7 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
         return f"{what} of {'' if bins == int(bins) else 'about '}{bins:.0f} bins x {each}"
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if the question follows the last level: its nodes are split by features asked about there."""
+        """Return a trace if the request follows the last level: its nodes are split by features asked about there."""
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
@@ -131,7 +130,7 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
 
 
 def read_level(site: Site, request: GrowLevel, *, noisy: bool = False) -> tuple[Schema, Bins]:
-    """Read what a question refers to; raise ``FormatError`` if it cannot be answered whatever the rows are."""
+    """Read what a request refers to; raise ``FormatError`` if it cannot be answered whatever the rows are."""
     schema = schema_of(site, request.schema)
     bins = bins_of(site, request.bins, schema, request.max_bins, public=noisy)
     _check(request, schema, bins)
@@ -164,7 +163,7 @@ def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binn
 
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
-    """Raise ``FormatError`` for a question that contradicts itself: kernels trust what they are given."""
+    """Raise ``FormatError`` for a request that contradicts itself: kernels trust what they are given."""
     reject(not request.measure.fits(schema.n_classes), "the statistics are not those of the label")
     request.check_splits(len(bins.n_bins))
     node, feature, n = request.split_node, request.split_feature, len(request.split_node)

@@ -15,11 +15,10 @@ from silvan.algorithms.keyed_rows import local_forest
 from silvan.algorithms.refit_leaves import refit_leaves
 from silvan.algorithms.requests import read_trees, schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import InputError, reject
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Agreed, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, SignedReply
+from silvan.federation.message import Agreed, Ask, Blob, Fixed, SignedReply
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
 from silvan.tree.fit import Settings
@@ -116,8 +115,7 @@ def fit(
 
     def read(site: str, reply: Trees) -> Forest:
         forest = read_trees(reply.forest, schema)
-        if len(forest) != n_trees[site]:
-            raise FormatError("its trees are not as many as asked for")
+        reject(len(forest) != n_trees[site], "its trees are not as many as asked for")
         return forest
 
     replies: dict[str, Trees] = federation.ask(requests, check=read)

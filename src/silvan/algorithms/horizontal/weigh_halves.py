@@ -18,10 +18,9 @@ from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
-from silvan.federation.bound import Agreed, Derived
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Reply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest, join_forests
@@ -30,7 +29,7 @@ from silvan.privacy.gate import policy_of
 REFITTED = 1.5
 """Weight of trees with re-estimated leaves against those from sums where both do alike: their scores spread less."""
 
-_SCALE = 0.01  # the mean gap at which a forest has e times as much say as without one
+_SCALE = 0.01  # the mean gap at which a forest has e times as much weight as without one
 _STEPS = 1000  # gaps are summed in thousandths
 _DIGITS = 6
 """Decimals of a forest's share: exponentials differ in their last digits between processors, and forests must not."""
@@ -50,7 +49,7 @@ class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
     """The gain of the sites' trees over trees from sums, on the site's training rows."""
 
     schema: Agreed[Blob]
-    models: Derived[list[SentModel]]  # both forests, and which rows their trees drew
+    models: Derived[list[SentModel]]  # both forests, and which rows their trees sampled
 
 
 # -- at a site

@@ -12,7 +12,7 @@ from silvan.algorithms.evaluation.candidates import count_models, model_of
 from silvan.algorithms.private.public_cuts import check_public
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, InputError, RefusedError
+from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.federation import Federation
 from silvan.federation.message import Blob, Reply, Total
 from silvan.federation.part import Part
@@ -29,7 +29,7 @@ NARROWEST = 2.0**-40
 
 
 def public_schema_of(site: Site, blob: Blob) -> Schema:
-    """Read the schema that a noisy question refers to, and check it by what the site itself knows, not by its rows."""
+    """Read the schema that a noisy request refers to, and check it by what the site itself knows, not by its rows."""
     schema = schema_of(site, blob)
     try:
         check_public(schema)
@@ -47,7 +47,7 @@ def _wide_enough(low: float, high: float) -> bool:
 
 
 MOST = 127  # a number to predict is kept as a whole number between plus and minus this
-_FOR_ROWS = Fraction(2, 5)  # of a question for rows and sums, the part of epsilon that goes to the rows
+_FOR_ROWS = Fraction(2, 5)  # of a request for rows and sums, the part of epsilon that goes to the rows
 
 
 class NoisyCounts(Reply, frozen=True, kw_only=True):
@@ -73,10 +73,10 @@ def histogram_noises(request: Noisy, times: int, schema: Schema) -> tuple[Noise,
 def answer_with_noise(
     site: Site, request: Noisy, blob: Blob, plan: Callable[[Schema], Callable[[], np.ndarray]]
 ) -> NoisyCounts:
-    """Return exact counts with noise; a question that comes again gets the same noise, and is charged once.
+    """Return exact counts with noise; a request that comes again gets the same noise, and is charged once.
 
-    ``plan`` checks the question, given its schema, without a look at the rows, and returns a function that counts
-    them. That one is called when the question is charged: from then on all that goes wrong is one and the same error.
+    ``plan`` checks the request, given its schema, without a look at the rows, and returns a function that counts
+    them. That one is called when the request is charged: from then on all that goes wrong is one and the same error.
     """
     schema = public_schema_of(site, blob)
     count = plan(schema)
@@ -101,8 +101,7 @@ def model_to_count_by(site: Site, schema: Schema, blob: Blob) -> Forest:
     the time of the answer whether one person is in the table. So paths are short, and models are few.
     """
     forest = model_of(site, schema, blob)
-    if too_deep(forest):
-        raise FormatError("a model of too many levels to count by")
+    reject(too_deep(forest), "a model of too many levels to count by")
     count_models(site, {blob.hash})
     return forest
 

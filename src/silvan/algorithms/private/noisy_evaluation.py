@@ -29,9 +29,8 @@ from silvan.algorithms.private.noisy_counts import (
 )
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.bound import Agreed, Derived
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Blob
+from silvan.federation.message import Agreed, Blob, Derived
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.privacy.noise.laplace import Noise

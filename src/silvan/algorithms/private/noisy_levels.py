@@ -37,7 +37,7 @@ from silvan.data.bins.bins import Bins, make_bins
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation import wire
-from silvan.federation.bound import Fixed
+from silvan.federation.message import Fixed
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -74,9 +74,9 @@ def noisy_level(site: Site, request: NoisyLevel) -> NoisyCounts:
 
 
 def plan_level(site: Site, request: NoisyLevel, schema: Schema) -> Callable[[], np.ndarray]:
-    """Check a question without a look at the rows; return what counts them without noise, which never leaves the site.
+    """Check a request without a look at the rows; return what counts them without noise, which never leaves the site.
 
-    Raises ``FormatError`` for a question that does not hold together.
+    Raises ``FormatError`` for a request that does not hold together.
     """
     read_level(site, request.level, noisy=True)
     if request.level.bootstrap:

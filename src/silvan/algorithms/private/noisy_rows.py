@@ -19,8 +19,7 @@ from silvan.algorithms.private.noisy_counts import Rounds, public_schema_of
 from silvan.algorithms.private.noisy_levels import PublicPlan
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, InputError, reject
-from silvan.federation.bound import Fixed
-from silvan.federation.message import Total
+from silvan.federation.message import Fixed, Total
 from silvan.federation.part import Part, row_keys
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest

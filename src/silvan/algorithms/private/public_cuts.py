@@ -1,7 +1,7 @@
 """Cut points of numeric columns that follow from a public schema alone, without any look at the rows.
 
 A schema with bounds, edges and categories is all that a private forest knows of columns in advance, so what it does not
-declare is an error here, not a question to the sites.
+declare is an error here, not a request to the sites.
 """
 
 import numpy as np

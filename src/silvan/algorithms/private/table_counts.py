@@ -23,8 +23,7 @@ from silvan.algorithms.private.noisy_counts import (
 from silvan.algorithms.private.tables_forest import Group
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, reject
-from silvan.federation.bound import Agreed, Derived
-from silvan.federation.message import Blob
+from silvan.federation.message import Agreed, Blob, Derived
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
@@ -128,9 +127,9 @@ for _kind in (CountColumns, CountTables, CountScores, SumTargets, SumSlopes):
 
 
 def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.ndarray]:
-    """Check a question without a look at the rows; return what counts them without noise, which never leaves the site.
+    """Check a request without a look at the rows; return what counts them without noise, which never leaves the site.
 
-    Raises ``FormatError`` for a question that does not hold together.
+    Raises ``FormatError`` for a request that does not hold together.
     """
     if isinstance(request, CountColumns):
         cuts = _cuts(request, schema)

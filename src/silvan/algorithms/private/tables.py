@@ -3,7 +3,7 @@
 Each tree is oblivious: a contingency table of a few features, drawn at random and cut into a few groups. Round A counts
 rows in public bins of numeric columns and says where to cut; round B counts classes in the cells of all tables; round C
 counts classes by score and calibrates (``table_counts.py``). All else is computed from these noisy counts
-(``tables_estimates.py``) and costs no epsilon. Which features, tables and questions there are depends on public numbers
+(``tables_estimates.py``) and costs no epsilon. Which features, tables and requests there are depends on public numbers
 only.
 """
 
@@ -56,7 +56,7 @@ RECIPES = (
     (1500.0, Recipe(6, 64, 1, 0.2, 0.3, None, 0.7)),
     (np.inf, Recipe(6, 512, 3, 0.5, 0.5, None, 0.7)),
 )
-"""Each up to so many rows times epsilon a feature."""
+"""Each up to this many rows times epsilon a feature."""
 
 MOST_COLUMNS = 6  # of one table
 _ROWS_A_FEATURE = 20

@@ -3,8 +3,8 @@
 All of it uses noisy integers and public numbers only, so it costs no epsilon.
 
 Linear algebra, exponentials and logarithms differ in their last digits between processors. Estimates are rounded, so
-that a coordinator that resumes on another machine makes the same forest, and asks the same questions: one that differed
-in a last digit would be another question, whose noise is drawn and charged anew.
+that a coordinator that resumes on another machine makes the same forest, and asks the same requests: one that differed
+in a last digit would be another request, whose noise is drawn and charged anew.
 """
 
 from collections.abc import Sequence

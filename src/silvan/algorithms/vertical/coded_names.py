@@ -12,10 +12,10 @@ import msgspec
 
 from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Feature, Label, Schema
-from silvan.errors import FormatError, RefusedError
-from silvan.federation.cache import CacheKey
+from silvan.errors import RefusedError, reject
 from silvan.federation.message import Blob
 from silvan.federation.party import Party
+from silvan.federation.store import CacheKey
 
 _NAMED = "named "
 """How keys of a store begin under which the name behind a number is kept."""
@@ -65,8 +65,7 @@ def named_feature(party: Party, coded: Feature) -> Feature:
     if data is None:
         return _refuse_unless_shown(party, coded)
     feature = msgspec.json.decode(data, type=Feature)
-    if _coded_feature(feature, coded.name) != coded:
-        raise FormatError("a column is of another kind than the party told")
+    reject(_coded_feature(feature, coded.name) != coded, "a column is of another kind than the party told")
     return feature
 
 
@@ -76,8 +75,7 @@ def named_label(party: Party, coded: Label) -> Label:
     if data is None:
         return _refuse_unless_shown(party, coded)
     label = msgspec.json.decode(data, type=Label)
-    if len(label.classes or ()) != len(coded.classes or ()):
-        raise FormatError("the label has other classes than the party told")
+    reject(len(label.classes or ()) != len(coded.classes or ()), "the label has other classes than the party told")
     return label
 
 

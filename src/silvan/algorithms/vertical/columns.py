@@ -5,6 +5,8 @@ Before training the parties' rows are aligned (``privacy/identity/identity.py``)
 party's table, so a party's features are a stretch of all of them.
 """
 
+import hashlib
+import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -14,21 +16,66 @@ import msgspec
 import numpy as np
 
 from silvan.algorithms.vertical.coded_names import code_features, code_label
-from silvan.algorithms.vertical.row_sampling import hold_out, sample_rows
 from silvan.data.encode import Task, describe_label, encode_features, encode_label, infer_features, label_column
 from silvan.data.schema import Feature, Label, Schema
-from silvan.errors import AgreementError, FormatError, InputError, RefusedError, SchemaError
+from silvan.errors import AgreementError, FormatError, InputError, RefusedError, SchemaError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Columns, Differences
-from silvan.federation.bound import Derived, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR, check_classes
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
-from silvan.federation.party import Party, party_of
+from silvan.federation.message import Ask, Blob, Derived, Fixed, Reply
+from silvan.federation.party import KEY_BYTES, Party, party_of
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.forest.forest import Forest
-from silvan.privacy.identity.identity import Introduction, RowDigests, places_of
+from silvan.privacy.aggregation.counters import offsets
+from silvan.privacy.identity.identity import Introduction, RowDigests, id_words, places_of, rising_order
+from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
+
+
+def row_words(party: Party, rows: Blob) -> np.ndarray:
+    """Return the words by which rows are sampled, which follow from their ids: uint64 (rows, 2)."""
+    places = places_of(party, rows)
+    if (places < 0).any():
+        raise RefusedError("the party lacks some of the rows")
+    words: np.ndarray = id_words(party).take(places, axis=0)
+    return words
+
+
+def hold_out(party: Party, rows: Blob, share: float) -> np.ndarray:
+    """Choose the test part of rows by a keyed hash of the id, whatever the other rows are: bool (rows,)."""
+    reject(not 0 <= share < 1, "the share of rows to keep is not possible")
+    held: np.ndarray = row_words(party, rows)[:, 1] < np.uint64(min(int(share * 2.0**64), 2**64 - 1))
+    return held & ~held.all()  # there must be something to learn from
+
+
+def sample_rows(party: Party, schema: Schema, rows: Blob) -> tuple[bytes, np.ndarray]:
+    """Return the key for sampling rows, sealed for all parties, and the order of rows."""
+    words = row_words(party, rows)
+    order = rising_order(words)  # the same in every federation, other than that of the digests
+    key = _key_of_draws(party, schema, places_of(party, rows)[order], words[order])
+    shuffled = order[np.argsort(offsets(hmac.digest(key, b"order of rows", "sha256"), len(order)), kind="stable")]
+    return seal(party.key_for("row draws"), key), shuffled
+
+
+def _key_of_draws(party: Party, schema: Schema, places: np.ndarray, words: np.ndarray) -> bytes:
+    if party.seed is None:
+        return party.key_for("rows of trees")[:KEY_BYTES]
+    frame = party.rows_at(places)
+    X = encode_features(frame, schema)
+    X[np.isnan(X)] = np.nan  # one fixed bit pattern for NaN
+    content = hashlib.sha256(words.tobytes())
+    content.update(X.tobytes())
+    content.update(encode_label(frame, schema).tobytes())
+    return hmac.digest(content.digest(), f"rows of trees {party.seed}".encode(), "sha256")
+
+
+def row_draws(party: Party, draws: bytes, rows: Blob) -> tuple[np.ndarray, np.ndarray]:
+    """Return the key for sampling rows, and each row's sampling word: uint64 (2,) and (rows,)."""
+    key = unseal(party.key_for("row draws"), draws, LABEL_HOLDER)
+    reject(len(key) != KEY_BYTES, "not a key for row samples")
+    return np.frombuffer(key[:16], "<u8").astype(np.uint64), row_words(party, rows)[:, 0].copy()
+
 
 # -- messages
 
@@ -39,7 +86,7 @@ class ColumnKinds(Reply, frozen=True, kw_only=True):
     features: list[Feature]
     label: Label | None
     held_out: bytes = b""  # a bit for each row that is held out for evaluation
-    draws: bytes = b""  # the key by which trees draw rows, sealed for the parties
+    draws: bytes = b""  # the key by which trees sample rows, sealed for the parties
     order: np.ndarray | None = None  # in which the rows in common are to stand
 
 

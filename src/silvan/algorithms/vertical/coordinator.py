@@ -18,7 +18,7 @@ from silvan.algorithms.vertical.party_rows import GrowingContext, Round
 from silvan.algorithms.vertical.party_shares import Keeping, KeepShare, LeafValues
 from silvan.data.bins.grid import Grid
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
@@ -135,7 +135,7 @@ class VerticalCoordinator(ABC):
         self.level = needed[found], joined
 
     def _apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> None:
-        """Add a level's partitions to those that the next question repeats."""
+        """Add a level's partitions to those that the next request repeats."""
         expected, bits = self.level
         assert np.array_equal(expected, needed)  # noqa: S101  or parties and coordinator grow different trees
         if len(nodes):
@@ -193,8 +193,7 @@ class VerticalCoordinator(ABC):
     def _check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
         """Raise ``FormatError`` for leaf values that are not possible, or that a party should not send."""
         if site != self.holder or not self.tells_values:
-            if len(value):
-                raise FormatError("it speaks of leaf values")
+            reject(len(value), "it speaks of leaf values")
             return
         n_classes = self.schema.n_classes
         complaint = "its leaf values are not as many as the leaves"
@@ -203,7 +202,7 @@ class VerticalCoordinator(ABC):
             raise FormatError("its leaf values are not possible")
 
     def _keep(self, structure: Structure, party: str, place: np.ndarray, fields: dict[str, Any]) -> Keeping:
-        """Return the question that tells a party where in the forest its splits are."""
+        """Return the request that tells a party where in the forest its splits are."""
         made = self.made[party]
         width = max((features.shape[1] for _, features, _ in made), default=1)
         padded = [np.pad(f, ((0, 0), (0, width - f.shape[1])), constant_values=-1) for _, f, _ in made]

@@ -2,7 +2,7 @@
 
 Parties hold different columns of the same rows, one holds the label. The coordinator draws every open node's features
 and sends each party its own columns of the draw. In one exchange each party says how good its best split of each node
-is; in a second the winners send the row partitions as bits, which travel on with the next level's question. Only the
+is; in a second the winners send the row partitions as bits, which travel on with the next level's request. Only the
 winner knows by which column and where a node is split. The label holder sends its label once, encoded
 (``encoded_labels.py``). A forest of any number of trees of depth D takes at most 2 D + 2 rounds, and is node for node
 the one of the joined table.
@@ -24,12 +24,11 @@ from silvan.algorithms.vertical.encoded_labels import (
 from silvan.algorithms.vertical.party_rows import Descent, Growing, descend
 from silvan.algorithms.vertical.party_shares import KeepShare
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, RefusedError
+from silvan.errors import FederationError, FormatError, RefusedError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
-from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
-from silvan.federation.message import Reply, Request
+from silvan.federation.message import Derived, Reply, Request
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.tree.fit import Settings
@@ -109,8 +108,7 @@ def _totals(party: Party, descent: Descent, request: FindValues, found: np.ndarr
     """Return the statistics of nodes: of roots, and from the label holder of all that are no smaller than a leaf."""
     others, n = np.zeros(0, np.int32) if request.others is None else request.others, len(descent.is_split)
     check_arrays("the nodes do not match", (others, (others.size,), np.int32))
-    if not 0 <= others.min(initial=0) <= others.max(initial=0) < n:
-        raise FormatError("the nodes do not match")
+    reject(not 0 <= others.min(initial=0) <= others.max(initial=0) < n, "the nodes do not match")
     nodes = np.concatenate([request.nodes, others])
     sizes = (descent.rows.stops - descent.rows.starts)[nodes]
     roots = nodes < request.ground.settings.n_estimators
@@ -245,12 +243,9 @@ class EncodedCoordinator(VerticalCoordinator):
             (reply.varies, (n,), np.bool_),
             (reply.totals, (n_counted, self.measure.n_stats), np.int64),
         )
-        if np.isnan(reply.values).any() or (reply.values == np.inf).any():
-            raise FormatError("its values are not numbers")
-        if (reply.values[~reply.varies] > -np.inf).any():
-            raise FormatError("it splits by a column without two values")
-        if self._impossible(reply.totals):
-            raise FormatError("its statistics are not possible")
+        reject(np.isnan(reply.values).any() or (reply.values == np.inf).any(), "its values are not numbers")
+        reject((reply.values[~reply.varies] > -np.inf).any(), "it splits by a column without two values")
+        reject(self._impossible(reply.totals), "its statistics are not possible")
 
     def _check_counts(self, party: str, nodes: np.ndarray, totals: np.ndarray) -> None:
         """Raise ``FederationError`` if a party counts other rows at nodes than another has told."""
@@ -307,19 +302,15 @@ class EncodedCoordinator(VerticalCoordinator):
         left, rule = reply.left, self.rule
         bits = (reply.bits, reply.bits.shape, np.uint8)
         check_arrays("its sides do not match the nodes", (left, total.shape, np.int64), bits)
-        if self._impossible(left) or self._impossible(total - left):
-            raise FormatError("its sides have more rows than the nodes")
+        reject(self._impossible(left) or self._impossible(total - left), "its sides have more rows than the nodes")
         rows, all_rows = self.n_rows(left), self.n_rows(total)
-        if (np.minimum(rows, all_rows - rows) < rule.min_leaf).any():
-            raise FormatError("a side has fewer rows than a leaf may have")
-        if not np.array_equal(split_gains(left, total, rule), value):
-            raise FormatError("a split is not worth what was promised")
+        reject((np.minimum(rows, all_rows - rows) < rule.min_leaf).any(), "a side has fewer rows than a leaf may have")
+        reject(not np.array_equal(split_gains(left, total, rule), value), "a split is not worth what was promised")
         needed = deeper & _open_below(left, total, rule)
         counts = count_sides(reply.bits, all_rows[needed])
         if counts is None:
             raise FormatError("a partition with the wrong number of bits")
-        if not np.array_equal(counts, rows[needed]):
-            raise FormatError("a partition that does not match its statistics")
+        reject(not np.array_equal(counts, rows[needed]), "a partition that does not match its statistics")
 
     def _check_signs(self, reply: Sides, nodes: np.ndarray, total: np.ndarray) -> None:
         """Raise ``FormatError`` for sides that are not monotonic, where they must be."""

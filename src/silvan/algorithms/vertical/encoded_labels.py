@@ -20,10 +20,9 @@ from silvan.algorithms.shared_bins import label_counts
 from silvan.algorithms.vertical.coded_names import named_label
 from silvan.algorithms.vertical.columns import encode_labels
 from silvan.data.schema import Label, Schema
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Fixed
-from silvan.federation.message import Ask, Blob, SignedReply
+from silvan.federation.message import Agreed, Ask, Blob, Fixed, SignedReply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
@@ -152,8 +151,7 @@ def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode
 
 def check_objective(settings: Settings) -> None:
     """Raise ``FormatError`` for an objective that kernels do not know: codes might change its gains."""
-    if not settings.objective.compiled:
-        raise FormatError("the trees are grown for something that vertical forests do not know")
+    reject(not settings.objective.compiled, "the trees are grown for something that vertical forests do not know")
 
 
 def check_signed(party: Party, labels: Blob) -> None:
@@ -167,8 +165,7 @@ def check_signed(party: Party, labels: Blob) -> None:
 def read_labels(party: Party, blob: Blob, rows: Blob, kind: type[L]) -> L:
     """Read the label holder's signed labels, and check that they belong to these rows."""
     labels = wire.decode(party.blob(blob.hash), kind)
-    if labels.rows != rows.hash:
-        raise FormatError("the labels are of other rows")
+    reject(labels.rows != rows.hash, "the labels are of other rows")
     return labels
 
 
@@ -181,8 +178,7 @@ def open_labels(party: Party, blob: Blob, rows: Blob, n_rows: int) -> tuple[np.n
     check_arrays("the labels are not as many as the rows", (target, (n_rows,), np.uint16 if counts_rows else np.int64))
     if not counts_rows:
         return np.stack([np.ones(n_rows, np.int64), target], axis=1), labels.measure
-    if target.max(initial=0) >= labels.measure.n_stats:
-        raise FormatError("a label is of no class")
+    reject(target.max(initial=0) >= labels.measure.n_stats, "a label is of no class")
     return target, labels.measure
 
 
@@ -198,5 +194,4 @@ def check_measure(measure: Measure, n_classes: int | None = None) -> None:
         or not all(0 < w < 1 << 32 for w in measure.class_weight)
     ):
         raise FormatError("the statistics are not those of a label")
-    if n_classes is not None and (n_classes or 1) != n:
-        raise FormatError("the statistics are not those of the label")
+    reject(n_classes is not None and (n_classes or 1) != n, "the statistics are not those of the label")

@@ -22,7 +22,7 @@ from silvan.algorithms.vertical.encrypted_labels import EncryptedLabels, Encrypt
 from silvan.algorithms.vertical.encrypted_splits import EncryptedSums, LeftBits, SplitChosen, SumLabels
 from silvan.algorithms.vertical.party_shares import Keeping
 from silvan.data.schema import Schema
-from silvan.errors import FormatError, InputError
+from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
@@ -155,8 +155,7 @@ class EncryptedCoordinator(VerticalCoordinator):
                 or not np.isin(np.flatnonzero(decisions.winner == k), drawn[party][0]).all()
             ):
                 raise FormatError("it has a node split by a party without a column there")
-        if decisions.winner.min(initial=-1) < -1:
-            raise FormatError("its decisions are not possible")
+        reject(decisions.winner.min(initial=-1) < -1, "its decisions are not possible")
 
     def _split(self, nodes: np.ndarray, seeds: np.ndarray, drawn: Drawn, decisions: Decisions, splits: Splits) -> None:
         """Ask the winners for the sides of the nodes whose children may be split again."""

@@ -40,10 +40,9 @@ from silvan.algorithms.vertical.party_rows import (
 )
 from silvan.algorithms.vertical.party_shares import Keeping, LeafValues, store_share
 from silvan.data.schema import Label
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Fixed
-from silvan.federation.message import Blob, Owner, ProtocolPosition, Reply, SignedReply
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, Owner, ProtocolPosition, Reply, SignedReply
 from silvan.federation.party import Party, party_of
 from silvan.federation.signed import is_owned
 from silvan.federation.site import Site, answers
@@ -114,7 +113,7 @@ class DecideNodes(Growing, frozen=True, kw_only=True):
     barren: Derived[np.ndarray]  # bool, of the nodes: whether a split must have a gain
 
     def position(self) -> ProtocolPosition:
-        """Return where the question stands: after all levels that were decided."""
+        """Return where the request stands: after all levels that were decided."""
         return ProtocolPosition("decisions", tuple(blob.hash for blob in self.notes))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
@@ -163,10 +162,8 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
     descent, truth = descend(party, ground), _truth(party, request.ground, request.label, request.class_weight)
     flags = (request.deeper, (n,), np.bool_), (request.barren, (n,), np.bool_)
     check_arrays("the nodes do not match", (nodes, (n,), np.int32), *flags)
-    if not are_different(nodes, len(descent.is_split)):
-        raise FormatError("an open node does not exist, or comes twice")
-    if party.name not in request.parties:
-        raise FormatError("the nodes do not match")
+    reject(not are_different(nodes, len(descent.is_split)), "an open node does not exist, or comes twice")
+    reject(party.name not in request.parties, "the nodes do not match")
     note = open_note(party, request.notes[-1]) if request.notes else None
     check_open(party, request, note)
     rows = truth.label(descent.rows)
@@ -182,8 +179,7 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
         own = find_listed(rows, nodes[which], request.features, truth.rule, ties.take(which), descent.threads)
         found[party.name] = PartySplits(which, own, ties.take(which))
     for name, offer in request.offers.items():
-        if name not in request.parties or name == party.name:
-            raise FormatError("an offer of nobody")
+        reject(name not in request.parties or name == party.name, "an offer of nobody")
         check_sums(party, ground, name, nodes[_check_places(offer.which, n)], offer)
         key = private_key(party, request.key_bits, offer.reply.sums.key)
         try:

@@ -1,7 +1,7 @@
 """Encrypted labels: Paillier's encryption of every row's label, which parties add up and only the label holder reads.
 
 Classes are encrypted one-hot, numbers in fixed point above the smallest. Random bytes are derived from a party's secret
-and from all that they are used for, so a question asked again has the same answer to the byte.
+and from all that they are used for, so a request asked again has the same answer to the byte.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,12 @@ from silvan.algorithms.vertical.encoded_labels import (
 )
 from silvan.algorithms.vertical.party_rows import GrowingContext
 from silvan.data.schema import Label
-from silvan.errors import CipherError, FormatError, RefusedError
+from silvan.errors import CipherError, FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Fixed
-from silvan.federation.cache import CacheKey
-from silvan.federation.message import Blob
+from silvan.federation.message import Blob, Fixed
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.privacy.paillier.cipher import Ciphertexts, Masks
 from silvan.privacy.paillier.packing import EncryptedRows, Lanes, encrypt_rows, receive_rows
 from silvan.privacy.paillier.paillier_keys import PrivateKey, PublicKey, generate
@@ -161,8 +160,7 @@ def received_rows(party: Party, ground: GrowingContext, n_rows: int) -> Encrypte
 
     def receive() -> EncryptedRows:
         labels = read_labels(party, blob, ground.rows, EncryptedLabels)
-        if labels.lanes.rows != n_rows:
-            raise FormatError("the ciphertexts are not as many as the rows")
+        reject(labels.lanes.rows != n_rows, "the ciphertexts are not as many as the rows")
         return receive_rows(read_key(labels.public), labels.lanes, labels.numbers, party.n_jobs)
 
     return party.cache.once(CacheKey[EncryptedRows]("encrypted rows", blob.hash), receive)

@@ -26,10 +26,9 @@ from silvan.algorithms.vertical.party_rows import (
 )
 from silvan.data.bins.bins import HistogramBins
 from silvan.data.schema import MAX_BINS
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Derived
-from silvan.federation.message import Blob, Reply, SignedReply
+from silvan.federation.message import Blob, Derived, Reply, SignedReply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -199,8 +198,7 @@ def open_choices(
         splits.feature[here], splits.bin[here] = choice.feature, choice.bin
         splits.missing_left[here], splits.words[here] = choice.missing_left, choice.words
         start += n
-    if start != len(nodes):
-        raise FormatError("the choices do not match the nodes")
+    reject(start != len(nodes), "the choices do not match the nodes")
     if len(nodes):
         highest = descend(party, ground).rows.table.bins.last
         if splits.feature.min() < 0 or splits.feature.max() >= len(highest):

@@ -6,10 +6,9 @@ from typing import Protocol, TypeVar
 from silvan.algorithms.vertical.coded_names import keep_label
 from silvan.data.schema import Schema
 from silvan.errors import InputError, RefusedError
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.party import Party
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.forest.model_in_shares import ModelInShares
 
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical.columns import label_holder_of, own_columns_blob, rows_blob
-from silvan.algorithms.vertical.design_matrix import Design
-from silvan.algorithms.vertical.linear_shares import LinearModel, LinearShare, check_kept
+from silvan.algorithms.vertical.linear_shares import Design, LinearModel, LinearShare, check_kept
 from silvan.algorithms.vertical.linear_steps import (
     INNER,
     Explain,
@@ -34,7 +33,7 @@ from silvan.algorithms.vertical.linear_steps import (
 )
 from silvan.algorithms.vertical.solver import ReducedColumns, Regression
 from silvan.data.schema import Schema
-from silvan.errors import FederationError, FormatError, InputError
+from silvan.errors import FederationError, FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Columns
 from silvan.federation.federation import Federation
@@ -129,8 +128,7 @@ def _terms(
 def _check_offer(site: str, reply: Offer, rows: int, width: int, products: int) -> None:
     for array, shape in ((reply.column, (rows, width)), (reply.products, (products,))):
         check_arrays("its direction does not match the rows", (array, shape, np.int64))
-        if int(array.max()) >= 1 << 62 or int(array.min()) <= -(1 << 62):
-            raise FormatError("what it offers is too large")
+        reject(int(array.max()) >= 1 << 62 or int(array.min()) <= -(1 << 62), "what it offers is too large")
 
 
 def _keep(

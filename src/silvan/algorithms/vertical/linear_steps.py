@@ -13,18 +13,15 @@ import numpy as np
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical.coded_names import named_columns, named_label
 from silvan.algorithms.vertical.columns import encode_labels, encode_rows
-from silvan.algorithms.vertical.design_matrix import Design
-from silvan.algorithms.vertical.linear_shares import ROOM, LinearShare, linear_key, to_whole
+from silvan.algorithms.vertical.linear_shares import ROOM, Design, LinearShare, linear_key, to_whole
 from silvan.algorithms.vertical.solver import Block, MisfitError, ReducedColumns, Regression, RegressionTarget
 from silvan.data.schema import Label, Schema
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Each, Fixed
-from silvan.federation.cache import CacheKey
-from silvan.federation.message import Ask, Blob, ProtocolPosition, Reply, Total
+from silvan.federation.message import Agreed, Ask, Blob, Derived, Each, Fixed, ProtocolPosition, Reply, Total
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.privacy.aggregation.counters import offsets
 from silvan.privacy.identity.identity import places_of
 from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
@@ -91,11 +88,11 @@ class Explain(Ask[Unexplained], frozen=True, kw_only=True):
     offered: Derived[list[Blob]]
 
     def position(self) -> ProtocolPosition:
-        """Return where the question stands: after all that was offered."""
+        """Return where the request stands: after all that was offered."""
         return ProtocolPosition("explaining", tuple(blob.hash for blob in self.offered))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if the question is about the same rows and columns as before."""
+        """Return a trace if the request is about the same rows and columns as before."""
         return _same_as_before(traces, further, wire.encode(self.terms) + msgspec.json.encode(self.label))
 
 
@@ -106,11 +103,11 @@ class OfferDirection(Total[Offer], frozen=True, kw_only=True):
     steps: Derived[list[Blob]]
 
     def position(self) -> ProtocolPosition:
-        """Return where the question stands: after all steps; the first is the label holder's alone."""
+        """Return where the request stands: after all steps; the first is the label holder's alone."""
         return ProtocolPosition("directions", tuple(blob.hash for blob in self.steps[1:]))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if the question is about the same rows and columns as before."""
+        """Return a trace if the request is about the same rows and columns as before."""
         return _same_as_before(
             traces, further, wire.encode(self.terms) + b"".join(b.hash.encode() for b in self.steps[:1])
         )
@@ -150,7 +147,7 @@ class KeepCoefficients(Ask[KeptConstant], frozen=True, kw_only=True):
 
 
 def prepare(party: Party, terms: RegressionTerms) -> tuple[Design, ReducedColumns]:
-    """Return the design of the party's columns, and the columns of the rows to learn from."""
+    """Return the design of the party's columns, and the columns of the training rows."""
 
     def reduce() -> tuple[Design, ReducedColumns]:
         schema = named_columns(party, terms.columns)
@@ -205,8 +202,7 @@ def open_step(party: Party, hash_: str, rows: int, directions: int, *, last: boo
     n = 0 if last and not residuals.size else rows
     complaint = "the residuals do not match the rows, or the steps the directions"
     check_arrays(complaint, (residuals, (n, width), np.int64), (taken, (directions,), np.float64))
-    if not width or not np.isfinite(taken).all() or not 0 <= step.sharper <= SHARPEST:
-        raise FormatError("the step is not possible")
+    reject(not width or not np.isfinite(taken).all() or not 0 <= step.sharper <= SHARPEST, "the step is not possible")
     return step
 
 
@@ -215,8 +211,7 @@ def offer_direction(site: Site, request: OfferDirection) -> Offer:
     """Offer a direction; the label holder offers none but adds what hides the sum."""
     party, terms = party_of(site), request.terms
     check_terms(terms)
-    if not request.steps:
-        raise FormatError("there is no step to follow")
+    reject(not request.steps, "there is no step to follow")
     if party.has_label:
         rows = len(places_of(party, terms.rows))
         step = open_step(party, request.steps[-1].hash, rows, len(request.steps) - 1)
@@ -233,7 +228,7 @@ def offer_direction(site: Site, request: OfferDirection) -> Offer:
 
 
 def pads(party: Party, steps: list[str], rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers that only the label holder knows and adds to a sum to hide it; the same for the same question."""
+    """Return numbers that only the label holder knows and adds to a sum to hide it; the same for the same request."""
     seed = party.secret_for(f"pads {' '.join(steps)}")[:32]
     words = (offsets(seed, rows * width + len(steps) + 1) >> np.uint64(64 - ROOM)).astype(np.int64)
     return words[: rows * width].reshape(rows, width), words[rows * width :]

@@ -1,6 +1,6 @@
 """A party's rows, sent down the trees of a vertical forest by the partitions so far.
 
-Every question about growing trees repeats what they grow on and all partitions so far, as blobs, so that a party that
+Every request about growing trees repeats what they grow on and all partitions so far, as blobs, so that a party that
 remembers nothing can answer it. What a party remembers is a cache.
 """
 
@@ -13,19 +13,16 @@ import numpy as np
 from silvan.algorithms.level_checks import are_different, check_arrays, check_nodes
 from silvan.algorithms.requests import MAX_TREES
 from silvan.algorithms.vertical.coded_names import named_columns
-from silvan.algorithms.vertical.columns import encode_rows
+from silvan.algorithms.vertical.columns import encode_rows, row_draws
 from silvan.algorithms.vertical.encoded_labels import check_objective, check_signed, open_labels
-from silvan.algorithms.vertical.row_sampling import row_draws
 from silvan.data.bins.bins import find_bins
 from silvan.data.bins.grid import Grid
-from silvan.errors import FormatError, RefusedError
+from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived, Each, Fixed
-from silvan.federation.cache import CacheKey
 from silvan.federation.describe import FLOOR
-from silvan.federation.message import Blob, ProtocolPosition, Request, Verb
+from silvan.federation.message import Agreed, Blob, Derived, Each, Fixed, ProtocolPosition, Request, Verb
 from silvan.federation.party import Party
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.tree.fit import Settings
 from silvan.tree.gain import Rule
 from silvan.tree.level import find_listed
@@ -39,12 +36,12 @@ from silvan.util.threads import thread_count
 class GrowingContext(msgspec.Struct, frozen=True):
     """What trees grow on, as one party sees it."""
 
-    rows: Agreed[Blob]  # digests of the rows to learn from
+    rows: Agreed[Blob]  # digests of the training rows
     columns: Agreed[Blob]  # the schema of the party's own
     first_column: Agreed[int]  # the number of the party's first column among those of all parties: it decides ties
     width: Agreed[int]  # columns that the grid of cut points is for: of all parties, or as many as have the same
     settings: Fixed[Settings]  # without weights of classes, which would tell them apart, and what features are drawn by
-    draws: Agreed[bytes]  # the key by which trees draw rows, sealed for the parties
+    draws: Agreed[bytes]  # the key by which trees sample rows, sealed for the parties
     labels: Agreed[Blob | None] = None  # as the label holder signed them; None: encrypted, and the label is here
     coded: Agreed[bool] = True  # whether labels are in code: if they are encrypted, rows have no label here
     rounds: Derived[list[Blob]] = []  # the partitions so far
@@ -82,7 +79,7 @@ class Growing(Request, frozen=True, kw_only=True):
         return ProtocolPosition("forest", tuple(blob.hash for blob in self.ground.rounds), anywhere=True)
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
-        """Return a trace if trees grow on the same rows and settings as before; a level takes several questions."""
+        """Return a trace if trees grow on the same rows and settings as before; a level takes several requests."""
         same = digest(wire.encode(msgspec.structs.replace(self.ground, rounds=[]))).encode()
         return same if all(trace == same for trace in traces) else None
 
@@ -153,13 +150,10 @@ class Descent:
             (needed, (nodes.size,), np.bool_),
             (bits, (bits.size,), np.uint8),
         )
-        if not are_different(nodes, len(self.is_split)):
-            raise FormatError("a partition of a node that does not exist")
-        if self.is_split[nodes].any():
-            raise FormatError("a partition of a node that was split before")
+        reject(not are_different(nodes, len(self.is_split)), "a partition of a node that does not exist")
+        reject(self.is_split[nodes].any(), "a partition of a node that was split before")
         sizes = self.rows.stops[nodes[needed]] - self.rows.starts[nodes[needed]]
-        if not is_bit_per_row(bits, sizes):
-            raise FormatError("a partition has another number of bits than the node has rows")
+        reject(not is_bit_per_row(bits, sizes), "a partition has another number of bits than the node has rows")
         route(self.rows, nodes, needed, bits, self.threads)
         self.is_split[nodes] = True
         more = 2 * len(nodes)
@@ -194,7 +188,7 @@ def descend(party: Party, ground: GrowingContext) -> Descent:
 
 
 def _begin(party: Party, ground: GrowingContext) -> Descent:
-    """Place every row that a tree has drawn at its root."""
+    """Place every row that a tree has sampled at its root."""
     settings, schema = ground.settings, named_columns(party, ground.columns)
     if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")
@@ -218,8 +212,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
 
 def signs_from(first: int, own: list[int], n: int) -> np.ndarray:
     """Return which way predictions may go with n columns from a first one on, 0 for all before it."""
-    if len(own) not in (0, n):
-        raise FormatError("a column lacks its monotonic direction")
+    reject(len(own) not in (0, n), "a column lacks its monotonic direction")
     signs = np.zeros(first + n, np.int8)
     signs[first:] = own or 0
     return signs

@@ -1,6 +1,6 @@
 """Shares of a vertical forest: every party keeps the details of its own splits, and shows them only to an auditor.
 
-A party that has forgotten its splits finds them again from the question, so an interrupted study loses none. Deleting a
+A party that has forgotten its splits finds them again from the request, so an interrupted study loses none. Deleting a
 share is final: nobody else knows how the party split its nodes.
 """
 
@@ -11,17 +11,19 @@ import numpy as np
 
 from silvan.algorithms.level_checks import check_arrays
 from silvan.algorithms.vertical.coded_names import code_features, coded_label, named_columns, named_label
+from silvan.algorithms.vertical.columns import encode_rows, rows_blob
 from silvan.algorithms.vertical.encoded_labels import LeafCode, decode_leaves
-from silvan.algorithms.vertical.kept_shares import read_share
+from silvan.algorithms.vertical.kept_shares import check_parties, read_share
 from silvan.algorithms.vertical.party_rows import Growing, descend
 from silvan.data.schema import Label, Schema
-from silvan.federation.bound import Derived
+from silvan.errors import FederationError, reject
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Reply
+from silvan.federation.message import Ask, Blob, Derived, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import SHARE
 from silvan.forest.forest_shares import Share, Structure
+from silvan.forest.reach import meet, reach_leaves, row_bytes
 from silvan.tree.split import Splits
 
 # -- messages
@@ -144,3 +146,69 @@ def show_shares(federation: Federation, structure: Structure) -> dict[str, Share
 
     replies: dict[str, ShownShare] = federation.ask(ShowShare(model=structure.model), to=structure.parties, check=check)
     return {party: Share.from_bytes(reply.share) for party, reply in replies.items()}
+
+
+_REPLY_BYTES = 1 << 26
+"""Larger leaf sets are requested in several messages."""
+
+# -- messages
+
+
+class LeafSets(Reply, frozen=True, kw_only=True):
+    """The leaves that rows can reach, one bit a leaf: (rows, bytes)."""
+
+    bits: np.ndarray
+
+
+class ReachLeaves(Ask[LeafSets], frozen=True, kw_only=True):
+    """The leaves that each row can reach, according to the party's columns."""
+
+    model: Derived[str]
+    rows: Derived[Blob]
+    start: Derived[int]
+    stop: Derived[int]
+
+
+# -- at a party
+
+
+@answers(ReachLeaves)
+def reach(site: Site, request: ReachLeaves) -> LeafSets:
+    """Return the leaves that each row can reach, according to the party's columns."""
+    party = party_of(site)
+    share = share_of(party, request.model)
+    X = encode_rows(party, share.schema, request.rows)
+    reject(not 0 <= request.start < request.stop <= len(X), "there are no such rows")
+    return LeafSets(bits=reach_leaves(share, X[request.start : request.stop], party.n_jobs))
+
+
+# -- at the coordinator
+
+
+def find_leaves(federation: Federation, structure: Structure, digests: np.ndarray) -> np.ndarray:
+    """Find every row's leaf in every tree, by number from left to right: one round, (rows, trees)."""
+    check_parties(federation, structure.parties)
+    rows = rows_blob(federation, digests)
+    step = max(1, _REPLY_BYTES // row_bytes(structure.n_leaves))
+
+    def some(start: int, stop: int) -> np.ndarray:
+        replies: dict[str, LeafSets] = federation.ask(
+            ReachLeaves(model=structure.model, rows=rows, start=start, stop=stop),
+            to=structure.parties,
+            check=lambda _, reply: _check_sets(reply.bits, stop - start, structure.n_leaves),
+        )
+        bits = np.bitwise_and.reduce([reply.bits for reply in replies.values()])
+        leaves = meet(bits, structure)
+        if leaves is None:
+            raise FederationError(
+                "the parties' leaf sets do not meet in one leaf a tree: some party answers from another model"
+            )
+        return leaves
+
+    with federation.one_round():
+        return np.concatenate([some(a, min(a + step, len(digests))) for a in range(0, len(digests), step)])
+
+
+def _check_sets(bits: np.ndarray, n_rows: int, n_leaves: int) -> None:
+    check_arrays("its leaf sets have the wrong number of bits", (bits, (n_rows, row_bytes(n_leaves)), np.uint8))
+    reject(n_leaves & 7 and (bits[:, -1] >> (n_leaves & 7)).any(), "its leaf sets have the wrong number of bits")

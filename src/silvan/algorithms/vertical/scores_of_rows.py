@@ -24,9 +24,8 @@ from silvan.algorithms.vertical.party_shares import share_of
 from silvan.data.schema import Label, Schema
 from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.bound import Agreed, Derived
 from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Agreed, Ask, Blob, Derived, Reply
 from silvan.federation.party import Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
@@ -138,8 +137,7 @@ def write_predictions(site: Site, request: KeepPredictions) -> PredictionsKept:
     if party.predictions is None:
         raise RefusedError("the party takes no predictions in this study")
     party.check_model(request.model)
-    if not 0 <= request.part < _MOST_PARTS:
-        raise FormatError("there is no such part")
+    reject(not 0 <= request.part < _MOST_PARTS, "there is no such part")
     label, places = named_label(party, request.label), places_of(party, request.rows)
     if (places < 0).any():
         raise RefusedError("the party lacks some of the rows")
@@ -167,8 +165,7 @@ def answer_of(party: Party, found: RowScores | RowLeaves, n: int, n_classes: int
         raise FormatError("the scores are not possible")
     decided = scores.argmax(axis=1) if found.decided is None else found.decided
     check_arrays("the decisions do not match the rows", (decided, (n,), np.int64))
-    if ((decided < 0) | (decided >= width)).any():
-        raise FormatError("the decisions do not match the rows")
+    reject(((decided < 0) | (decided >= width)).any(), "the decisions do not match the rows")
     return Answer(scores, decided)
 
 
@@ -182,10 +179,8 @@ def _look_up(party: Party, found: RowLeaves) -> RowScores:
         (leaves, (*leaves.shape[:1], weights.size), np.int64),
         (weights, (weights.size,), np.float64),
     )
-    if leaves.min(initial=0) < 0 or leaves.max(initial=0) >= share.n_leaves:
-        raise FormatError("there is no such leaf")
-    if not np.isin(weights, (0.0, 1.0)).all() or not weights.any():
-        raise FormatError("the trees have other weights")
+    reject(leaves.min(initial=0) < 0 or leaves.max(initial=0) >= share.n_leaves, "there is no such leaf")
+    reject(not np.isin(weights, (0.0, 1.0)).all() or not weights.any(), "the trees have other weights")
     return scores_of_leaves(share.value, found)
 
 
@@ -223,8 +218,7 @@ def ask_label_holder(
 
     def check(site: str, reply: ScoreMetrics) -> None:
         check_arrays("its metrics are not those asked for", (reply.metrics, (width,), np.float64))
-        if np.isinf(reply.metrics).any():
-            raise FormatError("its metrics are not those asked for")
+        reject(np.isinf(reply.metrics).any(), "its metrics are not those asked for")
         if reply.detail is not None:
             check_detail(reply.detail, schema.n_classes, len(digests))
 
@@ -248,8 +242,7 @@ def keep_predictions(
         rows = digests[some]
 
         def check(site: str, reply: PredictionsKept) -> None:
-            if reply.rows != len(rows):
-                raise FormatError("it has kept other predictions than it was sent")
+            reject(reply.rows != len(rows), "it has kept other predictions than it was sent")
 
         request = KeepPredictions(
             model=model.model,

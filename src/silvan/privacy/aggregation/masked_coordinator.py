@@ -27,14 +27,16 @@ from silvan.federation.store import digest
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import PartLayout, mask, unflatten
 from silvan.privacy.aggregation.masked_site import (
+    KEY,
     SEED,
     Confirmed,
     Hidden,
     Opened,
     Turn,
     adds_mask,
-    fingerprint,
+    mask_key,
     rows_to_open,
+    sealed_for,
     threshold,
 )
 from silvan.privacy.aggregation.members import MIN_SITES, Ready, SumMember, check_ready, check_sum, losses, traffic
@@ -173,12 +175,11 @@ class _MaskedSum:
         codes = {site: reply.codes for site, reply in wave}
         steps = {}
         for site in codes:
-            others = [name for name in survivors if name != site]
             turn = msgspec.structs.replace(
                 confirm,
                 what="open",
-                codes={name: codes[name][site] for name in others if name in codes},
-                boxes={name: self.hidden[name].boxes[site] for name in others},
+                codes={name: codes[name][site] for name in survivors if name in codes and name != site},
+                boxes={name: self.hidden[name].boxes[site] for name in survivors if site in self.hidden[name].boxes},
             )
             steps[site] = _step(turn)
         opened = self._wave(steps, steps, survivors, Opened, self._check_opened)
@@ -207,18 +208,19 @@ class _MaskedSum:
         joined = shamir.join([self.places[name] for name in openers], shares).tobytes()
         plus: list[bytes] = []
         minus: list[bytes] = []
-        at = 0
+        at, about = 0, self.turn.about(self.federation.study)
         for site in survivors:
             prints, near = self.hidden[site].prints, self.near[self.places[site]]
             for row in self.opened[site]:
                 seed, at = joined[at : at + SEED], at + SEED
-                if fingerprint(seed) != prints[SEED * row : SEED * (row + 1)]:
+                key, known = mask_key(about, seed)
+                if known != prints[KEY * row : KEY * (row + 1)]:
                     raise FederationError(
                         f"{self.question.kind.__name__} cannot be summed: a site gave a wrong share of what hides the "
                         f"part of site {site!r}, or that site gave out wrong ones"
                     )
                 added = row == 0 or adds_mask(site, self.names[near[row - 1]])
-                (plus if added else minus).append(seed)
+                (plus if added else minus).append(key)
         assert self.words is not None  # noqa: S101
         mask(self.words, minus, plus, thread_count(None))
         layout, kind, most = self.hidden[survivors[0]].layout, self.question.kind, self.question.most
@@ -253,8 +255,9 @@ class _MaskedSum:
             raise FormatError("its part is of another shape than the others")
         if len(reply.words) != self.size:
             raise FormatError("its part does not match its shape")
-        near = self.near[self.places[site]]
-        if len(reply.prints) != SEED * (1 + len(near)) or set(reply.boxes) != set(self.names) - {site}:
+        place = self.places[site]
+        sealed = {self.names[i] for i in sealed_for(place, len(self.names))}
+        if len(reply.prints) != KEY * (1 + len(self.near[place])) or set(reply.boxes) != sealed:
             raise FormatError("it did not mask its part as agreed")
 
     def _size(self, layout: PartLayout) -> int:

@@ -1,17 +1,20 @@
 """Masked sums, at a site (Bonawitz et al. 2017): masks that two sites share cancel when all parts are added.
 
 Every site adds to its part, modulo 2^64, a mask of its own and one for each neighbour: the one of a pair adds that, the
-other subtracts it. With its hidden part it sends what recovers the masks, in shares that are sealed for each site
-and of which two thirds are needed. Once it is settled whose parts are in the sum, and the sites have confirmed that to
-one another, they give their shares of the own masks of those sites, and of masks that these share with lost ones: never
-of both kinds for one site, whatever is asked. All seeds are for one sum, so what is recovered opens no other.
+other subtracts it. With its hidden part it sends what recovers the masks, in shares for each site, of which two thirds
+are needed. One less than two thirds of the shares follow from keys that two sites have in common; the others, which
+these and the seeds determine, are sealed. Once it is settled whose parts are in the sum, and the sites have confirmed
+that to one another, they give their shares of the own masks of those sites, and of masks that these share with lost
+ones: never of both kinds for one site, whatever is asked. All seeds are for one sum, so what is recovered opens no
+other.
 
 Who must collude to see a part: see docs/sums.md. The coordinator's half is in ``masked_coordinator.py``.
 """
 
+import hashlib
 import hmac
 import secrets
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -21,12 +24,11 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from silvan.errors import RefusedError
 from silvan.federation import wire
-from silvan.federation.cache import CacheKey
 from silvan.federation.message import Envelope, Reply
 from silvan.federation.site import Own, Site
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.privacy.aggregation import shamir
-from silvan.privacy.aggregation.counters import PartLayout, flatten, key_stream, mask
+from silvan.privacy.aggregation.counters import PartLayout, flatten, mask
 from silvan.privacy.aggregation.members import MIN_SITES, Ready, SumMember, place_of
 from silvan.privacy.aggregation.neighbours import enough_neighbours, neighbours
 from silvan.privacy.aggregation.words import BITS, Widths
@@ -34,8 +36,11 @@ from silvan.privacy.identity.seal import derive, public_key, seal, secret_key, s
 from silvan.privacy.noise.noisy_request import settle_shares
 from silvan.util.threads import thread_count
 
-SEED = 32
-"""Bytes of a seed, a confirmation and a fingerprint."""
+SEED = 16
+"""Bytes of the seed of a mask: as hard to guess as the X25519 keys that most of them follow from."""
+
+KEY = 32
+"""Bytes of a key, a confirmation and a fingerprint, and of the seed that a site keeps of a sum."""
 
 
 def threshold(n: int) -> int:
@@ -76,13 +81,17 @@ class Turn(msgspec.Struct, frozen=True):
             about.append([digest(array.tobytes()) for array in (self.widths.lengths, self.widths.bits)])
         return digest(msgspec.json.encode(["masked sum", *about]))
 
+    def about(self, study: str) -> bytes:
+        """Name the sum in digests of its seeds, so that a guess is worth nothing in another sum."""
+        return msgspec.json.encode([study, self.sum])
+
     def neighbour_places(self, study: str) -> list[list[int]]:
         """List, for each member, the places of those it shares masks with: the same in all sums of a study."""
         return neighbours(study, tuple(member.key for member in self.members), self.neighbours)
 
 
 class Hidden(Reply, frozen=True, kw_only=True):
-    """A site's masked part, fingerprints of the seeds that hide it, and shares of these, sealed for each other site."""
+    """A site's masked part, fingerprints of the seeds that hide it, and shares of these for sites that derive none."""
 
     layout: PartLayout
     words: memoryview
@@ -168,8 +177,8 @@ class _Pair(NamedTuple):
     """What two sites derive for one sum: a mask, and keys for their messages to each other."""
 
     mask: bytes
-    seal: bytes
-    unseal: bytes
+    give: bytes  # of the site's share for the other: to seal it, or to draw it
+    take: bytes
     code: bytes
     their_code: bytes
 
@@ -180,23 +189,34 @@ class SumAtSite:
     def __init__(self, site: Site, turn: Turn, study: str, statistic: str, place: int) -> None:
         self.site, self.turn, self.place = site, turn, place
         self.sum, self.near = turn.name(study, statistic), turn.neighbour_places(study)
-        self.names = [member.site for member in turn.members]
+        self.names, self.about = [member.site for member in turn.members], turn.about(study)
 
     def hide(self, own: Own) -> Hidden:
         """Mask the part, and seal what recovers the masks for the others."""
         layout, words = flatten(own.release(), len(self.names), self.turn.widths or self.turn.width)
         seed = self._seed(own, layout, words)
-        shares = shamir.split(*self._shared(seed), len(self.names))
         hidden_by, near = self._secrets(seed), self.near[self.place]
-        plus = [hidden_by[0], *(self.pairs[i].mask for i in near if self._adds(i))]
-        minus = [self.pairs[i].mask for i in near if not self._adds(i)]
+        keys, prints = zip(*(mask_key(self.about, one) for one in hidden_by), strict=True)
+        adds = [True, *(self._adds(i) for i in near)]
+        plus = [key for key, added in zip(keys, adds, strict=True) if added]
+        minus = [key for key, added in zip(keys, adds, strict=True) if not added]
         mask(words, plus, minus, thread_count(self.site.n_jobs))
         return Hidden(
             layout=layout,
             words=words.view(np.uint8).data,
-            prints=b"".join(map(fingerprint, hidden_by)),
-            boxes={self.names[i]: seal(pair.seal, shares[i].tobytes()) for i, pair in self.pairs.items()},
+            prints=b"".join(prints),
+            boxes=self._boxes(seed, hidden_by),
         )
+
+    def _boxes(self, seed: bytes, hidden_by: list[bytes]) -> dict[str, bytes]:
+        """Seal the shares that do not follow from a key: those of the others and the secret determine them."""
+        size, sealed = SEED * len(hidden_by), sealed_for(self.place, len(self.names))
+        drawn = {i: drawn_share(pair.give, size) for i, pair in self.pairs.items() if i not in sealed}
+        drawn[self.place] = drawn_share(seed, size)
+        at = [shamir.SECRET, *(i + 1 for i in drawn)]
+        rows = np.frombuffer(b"".join([*hidden_by, *drawn.values()]), np.uint8).reshape(len(at), size)
+        shares = shamir.interpolate(at, rows, [i + 1 for i in sealed])
+        return {self.names[i]: seal(self.pairs[i].give, one.tobytes()) for i, one in zip(sealed, shares, strict=True)}
 
     def settle(self, own: Own, question: str) -> None:
         """Record whose parts the coordinator says are in the sum, once and for good.
@@ -205,8 +225,9 @@ class SumAtSite:
         """
         if self.site.store.get(f"masked {self.sum}") is None:
             raise RefusedError("the site has hidden no part in this sum")
-        survivors = self.turn.survivors
-        if survivors != [name for name in self.names if name in survivors] or self.names[self.place] not in survivors:
+        survivors, listed_once = self.turn.survivors, set(self.turn.survivors)
+        mine = self.names[self.place]
+        if survivors != [name for name in self.names if name in listed_once] or mine not in listed_once:
             raise RefusedError("the list of parts in the sum does not have sites of the sum, once, and this one")
         if len(survivors) < threshold(len(self.names)):
             raise RefusedError(f"a masked sum needs the parts of two thirds of its sites, and of {MIN_SITES}")
@@ -224,41 +245,43 @@ class SumAtSite:
 
     def confirm(self) -> Confirmed:
         """Authenticate the list for each other site, so that the coordinator cannot send sites different ones."""
-        others = [i for i in self.pairs if self.names[i] in self.turn.survivors]
+        others = [i for i in self.pairs if i not in self._lost]
         return Confirmed(codes={self.names[i]: self._code(self.pairs[i].code) for i in others})
 
     def open(self) -> Opened:
         """Return the shares that the list calls for, if enough others have confirmed the same list."""
         turn, places = self.turn, {name: i for i, name in enumerate(self.names)}
         others = [name for name in turn.survivors if places[name] != self.place]
-        if not set(turn.codes) <= set(others) or set(turn.boxes) != set(others):
+        sealing = {self.names[i] for i in sealed_by(self.place, len(places))} & set(others)
+        if not set(turn.codes) <= set(others) or set(turn.boxes) != sealing:
             raise RefusedError("the confirmations and shares are not those of the sites in the sum")
         for name, code in turn.codes.items():
             if not hmac.compare_digest(code, self._code(self.pairs[places[name]].their_code)):
                 raise RefusedError("another site has not confirmed this list of parts in the sum")
         if len(turn.codes) + 1 < threshold(len(self.names)):
             raise RefusedError("too few sites have confirmed whose parts are in the sum")
-        return Opened(shares={name: self._share(places[name]).tobytes() for name in turn.survivors})
+        at = {name: places[name] for name in turn.survivors}
+        rows = {name: rows_to_open(self.near[place], self._lost) for name, place in at.items()}
+        return Opened(shares={name: self.share_of(i, turn.boxes.get(name), rows[name]) for name, i in at.items()})
 
-    def _share(self, place: int) -> np.ndarray:
-        """Select from the shares of a site's seeds: that of its own mask, and those of masks with lost sites."""
-        if place == self.place:
-            kept = self.site.store.get(f"masked {self.sum}")
-            share = shamir.share(*self._shared(wire.decode(kept or b"", KeptSeed).seed), place)
+    def share_of(self, place: int, box: bytes | None, rows: list[int]) -> bytes:
+        """Return the site's share of some seeds of a site: from a box, or from the key that the two share."""
+        if box is None:
+            kept = self.site.store.get(f"masked {self.sum}") if place == self.place else None
+            key = self.pairs[place].take if kept is None else wire.decode(kept, KeptSeed).seed
+            share = drawn_share(key, SEED * (1 + rows[-1]))
         else:
-            box = self.turn.boxes[self.names[place]]
-            share = np.frombuffer(unseal(self.pairs[place].unseal, box), np.uint8)
-        near = self.near[place]
-        if share.size != SEED * (1 + len(near)):
-            raise RefusedError("another site sealed something else than its shares")
-        return share.reshape(-1, SEED)[rows_to_open(near, self._lost)]
+            share = unseal(self.pairs[place].take, box)
+            if len(share) != SEED * (1 + len(self.near[place])):
+                raise RefusedError("another site sealed something else than its shares")
+        return b"".join(share[SEED * row : SEED * (row + 1)] for row in rows)
 
     def _seed(self, own: Own, layout: PartLayout, words: np.ndarray) -> bytes:
         """Return the random seed of a sum: created once, used for one part, the same for a repeated request."""
         kept = f"masked {self.sum}"
         known = self.site.store.get(kept)
-        seed = secrets.token_bytes(SEED) if known is None else wire.decode(known, KeptSeed).seed
-        tagger = Poly1305(derive(seed, b"part", SEED))
+        seed = secrets.token_bytes(KEY) if known is None else wire.decode(known, KeptSeed).seed
+        tagger = Poly1305(derive(seed, b"part", KEY))
         tagger.update(msgspec.json.encode([own.hash, layout]))
         tagger.update(words.view(np.uint8).data)
         now = wire.encode(KeptSeed(seed, tagger.finalize()))
@@ -272,17 +295,11 @@ class SumAtSite:
         """Return the seeds that hide the part: that of its own mask, and those shared with neighbours."""
         return [derive(seed, b"own mask", SEED), *(self.pairs[i].mask for i in self.near[self.place])]
 
-    def _shared(self, seed: bytes) -> tuple[np.ndarray, int, bytes]:
-        """Return the secret to share, the number of shares that recover it, and the randomness for sharing."""
-        joined, enough = b"".join(self._secrets(seed)), threshold(len(self.names))
-        drawn = key_stream(derive(seed, b"shares", SEED), (enough - 1) * len(joined))
-        return np.frombuffer(joined, np.uint8), enough, drawn
-
     def _adds(self, other: int) -> bool:
         return adds_mask(self.names[self.place], self.names[other])
 
     def _code(self, key: bytes) -> bytes:
-        return hmac.digest(key, self._listed, "sha256")
+        return hashlib.blake2b(self._listed, key=key, digest_size=KEY).digest()
 
     @cached_property
     def _listed(self) -> bytes:
@@ -315,8 +332,10 @@ class SumAtSite:
 
     def _pair(self, other: int, shared: bytes) -> _Pair:
         names = sorted([self.names[self.place], self.names[other]])
-        derived = derive(shared, b"masks\0" + msgspec.json.encode([self.sum, *names]), 7 * SEED)
-        seed, boxes, codes = derived[:SEED], [derived[32:96], derived[96:160]], [derived[160:192], derived[192:]]
+        about = msgspec.json.encode([self.sum, *names])
+        derived = hashlib.shake_256(b"silvan masks\0" + shared + about).digest(SEED + 6 * KEY)
+        seed, keys = derived[:SEED], derived[SEED:]
+        boxes, codes = [keys[:64], keys[64:128]], [keys[128:160], keys[160:]]
         if not self._adds(other):
             boxes, codes = boxes[::-1], codes[::-1]
         return _Pair(seed, *boxes, *codes)
@@ -327,11 +346,30 @@ def adds_mask(site: str, other: str) -> bool:
     return site < other
 
 
-def fingerprint(secret: bytes) -> bytes:
-    """Return a digest of a seed, by which it is recognised when it is put together from shares."""
-    return bytes.fromhex(digest(b"silvan mask\0" + secret))
+def sealed_for(place: int, n: int) -> list[int]:
+    """List the places for which a site seals shares; one less than two thirds of all draw theirs from keys.
+
+    Those are the site itself and the next on the list of members, which goes round.
+    """
+    return [(place + step) % n for step in range(threshold(n) - 1, n)]
 
 
-def rows_to_open(near: Sequence[int], lost: Container[int]) -> list[int]:
+def sealed_by(place: int, n: int) -> list[int]:
+    """List the places that seal shares for a site."""
+    return [(place - step) % n for step in range(threshold(n) - 1, n)]
+
+
+def drawn_share(key: bytes, size: int) -> bytes:
+    """Return the first bytes of a share that follows from a key: a share that others do not determine is random."""
+    return hashlib.shake_256(b"silvan share\0" + key).digest(size)
+
+
+def mask_key(about: bytes, seed: bytes) -> tuple[bytes, bytes]:
+    """Return the key of a mask from its seed, and a fingerprint by which a seed made of shares is checked."""
+    key = hashlib.shake_256(b"silvan mask\0" + about + seed).digest(2 * KEY)
+    return key[:KEY], key[KEY:]
+
+
+def rows_to_open(near: Sequence[int], lost: Collection[int]) -> list[int]:
     """List which seeds of a site in the sum are opened: that of its own mask, and those it shares with lost sites."""
-    return [0, *(1 + j for j, i in enumerate(near) if i in lost)]
+    return [0, *(1 + j for j, i in enumerate(near) if i in lost)] if lost else [0]

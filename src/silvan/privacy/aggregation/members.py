@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from silvan.errors import FederationError, FormatError, RefusedError
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import OVERALL, Federation
 from silvan.federation.journal import Entry
 from silvan.federation.message import Reply
 from silvan.federation.outgoing import Asked
 from silvan.federation.site import Site
+from silvan.federation.store import CacheKey
 from silvan.privacy.identity.seal import public_key
 
 MIN_SITES = 3

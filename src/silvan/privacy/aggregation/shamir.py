@@ -1,6 +1,6 @@
 """Shamir's secret sharing, byte by byte over the field of 256 elements.
 
-A secret is the value at zero of a polynomial drawn at random, a share its value at a place of its own: as many
+A secret is the value at zero of a random polynomial, a share its value at a place of its own: as many
 shares as the polynomial has coefficients recover it, fewer fit every secret equally well. Places are public and
 secrets are not: all that is done to secrets is shifts and exclusive ors that the places choose, so the work and
 the memory that is touched are the same for every secret.
@@ -16,33 +16,25 @@ from silvan.util.kernels import njit
 MOST = 255
 """Most shares of a secret: the number of elements of the field besides zero, where the secret is."""
 
+SECRET = 0
+"""The element where the secret is; the share of place i is at element i + 1."""
+
 _MODULUS = 0x11B  # x^8 + x^4 + x^3 + x + 1
 _PIECE = 16  # words of a row that are worked on together
 
 
-def split(secret: np.ndarray, threshold: int, random: bytes, n: int) -> np.ndarray:
-    """Make n shares of a secret, of which ``threshold`` recover it: uint8 (n, bytes of the secret).
-
-    ``random`` are the other coefficients: (threshold - 1) times as many bytes as the secret has, never used again.
-    """
-    if not 1 <= threshold <= n <= MOST:
-        raise ValueError(f"a secret cannot be split into {n} shares of which {threshold} are enough")
-    return _combine(_powers(n, threshold), _coefficients(secret, threshold, random))
-
-
-def share(secret: np.ndarray, threshold: int, random: bytes, place: int) -> np.ndarray:
-    """Make the share of one place, counted from 0, and no other."""
-    return _combine(_powers(place + 1, threshold)[place:], _coefficients(secret, threshold, random))[0]
-
-
-def _coefficients(secret: np.ndarray, threshold: int, random: bytes) -> np.ndarray:
-    drawn = np.frombuffer(random, np.uint8).reshape(threshold - 1, secret.size)
-    return np.concatenate([secret.reshape(1, -1), drawn])
-
-
 def join(places: Sequence[int], shares: np.ndarray) -> np.ndarray:
     """Recover a secret from as many shares as are enough, uint8 (shares, bytes), and their places from 0 on."""
-    return _combine(_at_zero(tuple(places)), shares)[0]
+    return interpolate([place + 1 for place in places], shares, [SECRET])[0]
+
+
+def interpolate(at: Sequence[int], rows: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
+    """Evaluate the polynomial of least degree through rows, uint8 (elements, bytes), at other elements.
+
+    A secret, at ``SECRET``, and random shares at some places determine the shares of all other places: whoever can
+    draw such a share need not be sent it. As many rows as ``at`` has elements recover the secret.
+    """
+    return _combine(_weights(tuple(at), tuple(wanted)), rows)
 
 
 def _combine(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -106,24 +98,17 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
     return powers, exponents
 
 
-@lru_cache
-def _powers(n: int, threshold: int) -> np.ndarray:
-    """Return the weights of coefficients in shares: (n, threshold)."""
+@lru_cache(maxsize=2 * MOST)
+def _weights(at: tuple[int, ...], wanted: tuple[int, ...]) -> np.ndarray:
+    """Return the weights of some elements' values in those of others (Lagrange's): (wanted, at)."""
     powers, exponents = _tables()
-    weights = powers[exponents[1 : n + 1, None] * np.arange(threshold) % MOST]
-    weights.setflags(write=False)
-    return weights
-
-
-@lru_cache
-def _at_zero(places: tuple[int, ...]) -> np.ndarray:
-    """Return the weights of shares in the secret (Lagrange's, at zero): (1, shares)."""
-    powers, exponents = _tables()
-    x = np.array(places) + 1
-    if len(np.unique(x)) < len(x) or x.min() < 1 or x.max() > MOST:
+    x, y = np.array(at), np.array(wanted)
+    every = np.concatenate([x, y])
+    if len(np.unique(every)) < len(every) or every.min() < SECRET or every.max() > MOST:
         raise ValueError("a share is there twice, or none")
     apart = exponents[x[:, None] ^ x[None, :]]
     np.fill_diagonal(apart, 0)
-    weights = powers[(exponents[x].sum() - exponents[x] - apart.sum(axis=1)) % MOST][None]
+    away = exponents[y[:, None] ^ x[None, :]]
+    weights = powers[(away.sum(axis=1, keepdims=True) - away - apart.sum(axis=1)) % MOST]
     weights.setflags(write=False)
     return weights

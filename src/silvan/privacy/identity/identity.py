@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from silvan.errors import AgreementError, FormatError
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.cache import CacheKey
 from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Blob, Reply
 from silvan.federation.party import KEY_BYTES, Party, derived_key, party_of
 from silvan.federation.site import Site, answers
+from silvan.federation.store import CacheKey
 from silvan.util.readable import count_of
 
 _BLOCK = 64

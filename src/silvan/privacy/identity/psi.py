@@ -16,9 +16,8 @@ import numpy as np
 
 from silvan.errors import AgreementError, FormatError, RefusedError
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.bound import Derived
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Blob, Reply
+from silvan.federation.message import Ask, Blob, Derived, Reply
 from silvan.federation.party import KEY_BYTES, Party, party_of
 from silvan.federation.site import Site, answers
 from silvan.federation.store import SEQUENCE, digest

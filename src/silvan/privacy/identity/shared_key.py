@@ -15,9 +15,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from silvan.errors import FederationError, FormatError, RefusedError
-from silvan.federation.bound import Derived, Fixed
 from silvan.federation.federation import Federation
-from silvan.federation.message import Ask, Reply
+from silvan.federation.message import Ask, Derived, Fixed, Reply
 from silvan.federation.party import KEY_BYTES, Party
 from silvan.federation.site import Site, answers
 from silvan.federation.store import fingerprint_key_name

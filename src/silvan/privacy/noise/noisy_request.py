@@ -15,11 +15,9 @@ import numpy as np
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, RefusedError, SilvanError
 from silvan.federation import wire
-from silvan.federation.bound import Derived, Fixed
-from silvan.federation.cache import CacheKey
-from silvan.federation.message import Request
+from silvan.federation.message import Derived, Fixed, Request
 from silvan.federation.site import Site
-from silvan.federation.store import digest
+from silvan.federation.store import CacheKey, digest
 from silvan.privacy.noise.budget import WITHOUT_SHARE, Budget, StudyShare
 from silvan.privacy.noise.laplace import Noise, check_epsilon, load_opendp
 

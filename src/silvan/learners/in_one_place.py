@@ -1,4 +1,4 @@
-"""Rows of all sites in one place, and of each alone: for baselines that may see everything, in one process only."""
+"""All sites' rows in one place, and each site's alone: for baselines, in one process only."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,9 +7,17 @@ import numpy as np
 
 from silvan.algorithms.boosting.adaboost import local_boost
 from silvan.algorithms.boosting.stumps import Boosting
+from silvan.algorithms.horizontal.histogram_forest import binned
 from silvan.algorithms.keyed_rows import RowSamples, local_forest, possible_draw
-from silvan.algorithms.vertical.columns import columns_of, encode_labels, encode_rows, label_holder_of, rows_blob
-from silvan.algorithms.vertical.row_sampling import row_draws
+from silvan.algorithms.shared_bins import count_labels, pooled_bins
+from silvan.algorithms.vertical.columns import (
+    columns_of,
+    encode_labels,
+    encode_rows,
+    label_holder_of,
+    row_draws,
+    rows_blob,
+)
 from silvan.data.schema import Schema
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
@@ -19,12 +27,13 @@ from silvan.federation.party import Party
 from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 from silvan.privacy.identity.identity import places_of
-from silvan.tree.fit import Settings
-from silvan.tree.sampling import rows_of_trees
+from silvan.tree.fit import Settings, grow_forest
+from silvan.tree.sampling import SamplingKeys, rows_of_trees
+from silvan.util.threads import thread_count
 
 
 def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarray]:
-    """Return all training rows that trees sample, and the key of their draws."""
+    """Return all training rows that trees sample from, and the sampling key."""
     if federation.columns is not None:
         label_holder_of(federation.columns)
         return joined(federation, federation.columns.training), row_key_of(federation)
@@ -33,13 +42,13 @@ def pooled_rows(federation: Federation, schema: Schema) -> tuple[Part, np.ndarra
 
 
 def alone_at(federation: Federation) -> list[str]:
-    """List the sites that have something to learn from alone."""
+    """List the sites that can train a local model."""
     owners = federation.owners
     return [name for name in federation.active if federation.columns is None or len(owners[name])]
 
 
 def alone(federation: Federation, name: str, schema: Schema) -> tuple[Site, Schema]:
-    """Return the local training data of a site, and its schema; for a party, as if it knew the label."""
+    """Return a site's local training data and its schema; for a party, as if it had the label."""
     if federation.columns is None:
         return federation.site(name), schema
     label_holder_of(federation.columns)
@@ -49,7 +58,7 @@ def alone(federation: Federation, name: str, schema: Schema) -> tuple[Site, Sche
 
 
 def settings_alone(federation: Federation, name: str, settings: Settings) -> Settings:
-    """Return the settings of local trees; for a party, those that concern its columns."""
+    """Return the settings of local trees; for a party, those for its columns."""
     own = range(len(settings.signs)) if federation.columns is None else federation.owners[name]
     return replace(settings, monotonic_cst=settings.signs[own.start : own.stop])
 
@@ -57,7 +66,7 @@ def settings_alone(federation: Federation, name: str, settings: Settings) -> Set
 def local_models(
     federation: Federation, schema: Schema, model: Settings | Boosting, feature_key: np.ndarray
 ) -> dict[str, Forest]:
-    """Train what each site has without joining; a party's forest is of its own columns."""
+    """Train each site's local model; a party's forest uses its own columns."""
     found = {}
     for name in alone_at(federation):
         if isinstance(model, Boosting):
@@ -81,9 +90,9 @@ class AloneParty(Site):
 
 
 def sampled_rows(federation: Federation, schema: Schema, draws: RowSamples) -> np.ndarray:
-    """Return which rows each tree drew: bool (trees, all sites' training rows).
+    """Return which rows each tree sampled: bool (trees, all sites' training rows).
 
-    Trees of a site see rows of that site alone, and trees of no site, which come first, those of all.
+    Trees grown from sums come first and sample rows of all sites; a site's trees sample its rows only.
     """
     if not draws.owners:
         rows, key = pooled_rows(federation, schema)
@@ -127,7 +136,7 @@ def joined(federation: Federation, digests: np.ndarray) -> Part:
 
 
 def row_key_of(federation: Federation) -> np.ndarray:
-    """Return the key for sampling rows, which all parties have."""
+    """Return the sampling key of all parties."""
     columns = columns_of(federation)
     blob = rows_blob(federation, columns.training)
     return row_draws(_informed(federation, federation.sites[0], blob), columns.draws, blob)[0]
@@ -143,14 +152,14 @@ def joined_test_rows(federation: Federation) -> Part:
 
 
 def id_column(federation: Federation) -> str:
-    """Return the name of the ID column."""
+    """Return the name of the id column."""
     return federation.party(federation.sites[0]).id_column
 
 
 def list_rows(federation: Federation, digests: np.ndarray) -> tuple[np.ndarray, list[Any]]:
-    """List rows as they stand in the parties' tables, the first party's first: their order, and their ids.
+    """List rows in the order of the parties' tables, starting with the first party: the order, and the ids.
 
-    Ids are for the caller, who has the tables at hand; no message holds one.
+    Ids are for the caller, who has the tables; no message contains them.
     """
     orders, ids, blob = [], [], rows_blob(federation, digests)
     left = np.ones(len(digests), np.bool_)
@@ -165,7 +174,20 @@ def list_rows(federation: Federation, digests: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _informed(federation: Federation, name: str, blob: Blob) -> Party:
-    """Return a party that has a blob which no message has brought it."""
+    """Return a party after storing a blob there without a message."""
     one = federation.party(name)
     one.store.put(f"blob {blob.hash}", federation.content(blob))
     return one
+
+
+def pooled_forest(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
+    """Grow the forest of all sites' training rows, with all rows at hand."""
+    rows, row_key = pooled_rows(federation, schema)
+    bins = pooled_bins(rows.one_of_each(), schema, settings.max_bins)
+    measure = settings.measure(schema, count_labels(rows, schema))
+    threads = thread_count(federation.site(federation.active[0]).n_jobs)
+    table = binned(rows, bins, measure, threads)
+    plan = settings.federated_plan(len(schema.features))
+    # between parties, only they know what decides between equal gains
+    keys = SamplingKeys(row_key, feature_key, feature_key if federation.columns is None else row_key)
+    return grow_forest(table, measure, schema, settings, plan, keys, threads)
