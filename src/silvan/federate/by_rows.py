@@ -39,6 +39,7 @@ from silvan.privacy.gate import Policy
 from silvan.privacy.held_columns import ListColumns, share_columns
 from silvan.privacy.noise.budget import Budget
 from silvan.tree.sampling import make_key
+from silvan.util.device import check_device
 from silvan.util.files import file_name
 from silvan.util.readable import count_of
 from silvan.util.user_warnings import warn_user
@@ -66,6 +67,7 @@ def federate_rows(
     forests: Mapping[str, Any] | None = None,
     budgets: str | Path | None = None,
     memory: int | str | None = None,
+    device: str = "auto",
     folder: str | Path | None = None,
     **options: Unpack[OptionKeywords],
 ) -> Federation:
@@ -139,6 +141,9 @@ def federate_rows(
         files. None: all rows. The forest is the same.
     folder
         Where these files are; they have no names and are gone when the program ends. None: with temporary files.
+    device
+        Where sites grow trees: "cpu", "cuda" for a graphics card, or "auto" for a graphics card where there is one and
+        a site has a million rows or more. The forest is the same.
     n_jobs
         Threads; None for all cores.
     transport
@@ -153,6 +158,7 @@ def federate_rows(
     >>> fed.sites
     ['north', 'south']
     """
+    check_device(device)
     check_common(test, task, random_state, exclude, label)
     given, kinds, room = Options(**options), check_kinds(kinds or {}), None if memory is None else read_size(memory)
     schema, by_date = _given_schema(schema, label, positive), check_split(split)
@@ -165,7 +171,14 @@ def federate_rows(
     protection = Protection(list(sources), given)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
-    own: dict[str, Any] = {"n_jobs": given.n_jobs, "memory": room, "folder": folder, "schema": schema, "kinds": kinds}
+    own: dict[str, Any] = {
+        "n_jobs": given.n_jobs,
+        "device": device,
+        "memory": room,
+        "folder": folder,
+        "schema": schema,
+        "kinds": kinds,
+    }
     own |= {"test_key": test_key, "date_split": by_date, "group": group}
     settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
     _check_date_split(settings, site, schema, budgeted=budgeted)

@@ -8,11 +8,16 @@ a table with up to 30 columns. Rows are sorted by node; a block of threads count
 shared memory, and adds what it has counted to the histogram once.
 """
 
+from typing import Any
+
 import numpy as np
-from numba import config, cuda, int32, uint32
+from numba import cuda as untyped_cuda
+from numba import int32, uint32
 
 from silvan.tree.sampling import PLACES, ROWS, TREES_A_HASH, hash_words
-from silvan.util.kernels import cuda_jit
+from silvan.util.kernels import config, cuda_jit
+
+cuda: Any = untyped_cuda  # its functions are made at run time
 
 THREADS = 8 if config.ENABLE_CUDASIM else 256
 """Threads of a block; the simulator starts a thread of the system for each."""
@@ -217,10 +222,7 @@ def sort_nodes(
     for k in range(_EACH):
         i = k * THREADS + t
         if i < n:
-            if i < n_left:
-                at = starts[node] + bases[0] + i
-            else:
-                at = stops[node] - 1 - bases[1] - (i - n_left)
+            at = starts[node] + bases[0] + i if i < n_left else stops[node] - 1 - bases[1] - (i - n_left)
             if turned[node]:
                 order[at] = placed[i]
             else:

@@ -23,20 +23,24 @@ STREAM_BYTES, STREAM_ROUNDS = 1 << 22, 16
 """A tree's level is counted row by row while its histograms take no more, and for so many rounds at most."""
 
 
-class Rows(Protocol):
-    """The rows of a table in the nodes of some trees, in memory or on a graphics card."""
-
-    table: Binned
-    offsets: np.ndarray
-
-    def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray) -> Splits:
-        """Decide every open node."""
+class Fillable(Protocol):
+    """The rows of a table in the nodes of some trees: in memory, on a graphics card or in pieces."""
 
     def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
         """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
 
     def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
         """Send the nodes' rows to their children."""
+
+
+class Rows(Fillable, Protocol):
+    """All rows of a forest, so that splits can be chosen at once."""
+
+    table: Binned
+    offsets: np.ndarray
+
+    def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray) -> Splits:
+        """Decide every open node."""
 
 
 def find_counted(

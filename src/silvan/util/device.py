@@ -52,10 +52,11 @@ def cuda() -> Any:
 def why_unusable() -> str | None:
     """Return in words why no graphics card can be used; None if one can."""
     if not hasattr(np, "row_stack"):  # some releases of numba-cuda name it when they are imported
-        np.row_stack = np.vstack  # type: ignore[attr-defined]  # noqa: NPY201
+        np.row_stack = np.vstack  # noqa: NPY201
     try:
-        from numba import cuda as module
+        from numba import cuda as untyped_module
 
+        module: Any = untyped_module
         if is_simulated():
             return None
         if not module.is_available():
@@ -91,13 +92,22 @@ def on_device_or_not(device: str, n_rows: int, work: Callable[[bool], R]) -> R:
 
     The results are the same. If the graphics card fails, the user is warned and the processor begins anew.
     """
-    wanted = device == "cuda" or (device == "auto" and n_rows >= WORTHWHILE and why_unusable() is None)
-    if wanted:
+    if takes_device(device, n_rows):
         try:
             return work(True)
         except DeviceError as failure:
-            warn_user(f"{failure}; the processor grows the trees instead, which are the same")
+            warn_of(failure)
     return work(False)
+
+
+def takes_device(device: str, n_rows: int) -> bool:
+    """Whether a graphics card is to do what is about so many rows."""
+    return device == "cuda" or (device == "auto" and n_rows >= WORTHWHILE and why_unusable() is None)
+
+
+def warn_of(failure: DeviceError) -> None:
+    """Warn that the processor goes on without the graphics card."""
+    warn_user(f"{failure}; the processor grows the trees instead, which are the same")
 
 
 @contextmanager

@@ -66,14 +66,15 @@ def njit(**options: Any) -> Callable[[F], F]:
     return compiled
 
 
-def cuda_jit(**options: Any) -> Callable[[F], F]:
+def cuda_jit(**options: Any) -> Callable[[F], Any]:
     """Return numba's decorator for kernels of a graphics card, which are kept compiled like all others."""
-    from numba import cuda
+    from numba import cuda as untyped_cuda
 
-    def compiled(function: F) -> F:
+    cuda: Any = untyped_cuda
+
+    def compiled(function: F) -> Any:
         if config.ENABLE_CUDASIM or options.get("device"):
-            simulated: F = cuda.jit(**options)(function)
-            return simulated
+            return cuda.jit(**options)(function)
         try:
             kernel: Any = cuda.jit(cache=True, **options)(function)
         except RuntimeError:
@@ -81,8 +82,7 @@ def cuda_jit(**options: Any) -> Callable[[F], F]:
             kernel = cuda.jit(**options)(function)
         else:
             _mark(kernel)
-        found: F = kernel
-        return found
+        return kernel
 
     return compiled
 
