@@ -11,7 +11,7 @@ from benchmarks.common import Goal, Report, interleave, ratio, synthetic
 from benchmarks.horizontal import BINS, DEPTH, FEATURES, ROWS, TREES, federation, learner
 from silvan.federation import wire
 from silvan.federation.federation import Federation
-from silvan.federation.message import Envelope, Reply, Total, Verb
+from silvan.federation.message import Envelope, SummedReply, Total, Verb
 from silvan.federation.site import Site, answers
 from silvan.federation.sums import TrustedSums
 from silvan.federation.transport import InProcess
@@ -25,7 +25,7 @@ SENSITIVITY = 20
 """Of the counters that get noise: so many tables, or features and trees, see a row."""
 
 
-class Counters(Reply, frozen=True, kw_only=True):
+class Counters(SummedReply, frozen=True, kw_only=True):
     """A site's counters."""
 
     values: np.ndarray

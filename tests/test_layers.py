@@ -14,6 +14,7 @@ LAYERS = [
     "errors",
     "util",
     "metrics",
+    "survival_metrics",
     "data",
     "datasets",
     "forest",
@@ -111,9 +112,10 @@ LAZY = (
     "silvan.learners.fixed_fields",
     "silvan.forest.forest",
     "silvan.forest.predict",
+    "silvan.tree.rows",
     "silvan.deploy.jobs.tiny_studies",
 )
-"""Modules that import, when it is first used, what many programs never need: learners, algorithms, other formats."""
+"""Modules that import, when it is first used, what many programs never need: learners, other formats, cards."""
 
 
 def folder_imports():

@@ -18,6 +18,7 @@ LAYERS = (
         "errors",
         "util",
         "metrics",
+        "survival_metrics",
         "data",
         "datasets",
         "forest",

@@ -23,7 +23,8 @@ from silvan.learners.registry import (
 )
 from silvan.privacy.gate import Policy
 from silvan.study.parse import SECTIONS
-from silvan.study.study import EvaluationSettings, Study
+from silvan.study.sections import EvaluationSettings
+from silvan.study.study import Study
 from silvan.util.declared import extras, typed_keys
 
 ROOT = Path(__file__).parent.parent

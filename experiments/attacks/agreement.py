@@ -25,14 +25,15 @@ from silvan.data.bins.grid import Grid
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import SilvanError
 from silvan.federation import wire
-from silvan.federation.describe import BUCKETS, FLOOR, CategoryCounts, CountCategories, Describe, NameCategories
+from silvan.federation.describe import FLOOR, CategoryCounts, CountCategories, Describe, NameCategories
 from silvan.federation.federation import Federation
-from silvan.federation.message import Blob
-from silvan.federation.proven_sums import prove
+from silvan.federation.message import Blob, request_digest
+from silvan.federation.party import KEY_BYTES
+from silvan.federation.proven_sums import SumName, prove
 from silvan.federation.site_table import Naming
+from silvan.federation.sums import add
 from silvan.forest.category_set import SET_WORDS
 from silvan.privacy.identity.identity import Introduce
-from silvan.privacy.identity.shared_key import share_key
 from silvan.tree.objectives import Measure
 
 _CLOSE = 1e-5
@@ -76,9 +77,7 @@ def _without_checks() -> Iterator[None]:
         yield
 
 
-def _federation(
-    n: int, held: bool, label: str = "event", naming: Naming = "proven", *, keyed: bool = True
-) -> Federation:
+def _federation(n: int, held: bool, label: str = "event", naming: Naming = "proven") -> Federation:
     """Return two sites; with ``held`` they check requests as they do between machines."""
     rng = np.random.default_rng(3)
     table = pl.DataFrame(
@@ -96,8 +95,6 @@ def _federation(
     federation = sv.federate_rows(tables, label=label, schema=schema, signed=True, n_jobs=1)
     for site in federation.local_sites.values():
         site.schema, site.naming = None, naming if held else "all"
-    if held and keyed:
-        share_key(federation)
     return federation
 
 
@@ -114,21 +111,22 @@ def _rare_classes(n: int, held: bool) -> float:
 
 
 def _surnames(*, keyed: bool) -> Callable[[int, bool], float]:
-    """Forge the counts of a column's hashes, so that all names look common; prove them with the public key."""
+    """Forge the counts of a column's hashes, so that all names look common; prove them by a key of one's own."""
 
     def attack(n: int, held: bool) -> float:
-        federation = _federation(n, held, keyed=keyed)
+        federation = _federation(n, held)
+        if not keyed:
+            federation.before_sums = None  # sites are given no key
         with federation.working_on("names"):
             total = federation.total(CountCategories(names=["surname"]))
             counts = total.counts + np.where(total.counts > 0, np.int32(FLOOR), np.int32(0))
-            name, own = (
-                [federation.study, federation.task, "surname"],
-                sv.federate_rows({"a": ([[0.0]] * 20, [0, 1] * 10)}),
-            )
-            key = own.site("a").sampling_key  # of the same random_state
-            parts = [prove(key, name, federation.sites[0], counts)]
-            parts += [prove(key, name, site, np.zeros((1, 2 * BUCKETS), np.int32)) for site in federation.sites[1:]]
-            forged = CategoryCounts(counts=counts, proof=np.sum(parts, axis=0))
+            name, [first, *others] = SumName(federation.study, federation.task, federation.sites), federation.sites
+            asked = request_digest("CountCategories", wire.encode(CountCategories(names=["surname"])))
+            forged = prove(bytes(KEY_BYTES), name, asked, first, CategoryCounts(counts=counts))
+            for site in others:
+                forged = add(
+                    forged, prove(bytes(KEY_BYTES), name, asked, site, CategoryCounts(counts=0 * counts)), site, []
+                )
             blob = federation.blob(wire.encode(forged))
             replies = federation.ask(NameCategories(names=["surname"], counts=blob, sites=federation.sites))
         return float(sum(len(reply.names[0]) for reply in replies.values()))
@@ -234,7 +232,7 @@ _ATTACKS: dict[str, tuple[str, Callable[[int, bool], float]]] = {
     "the same, where sites share no key": ("232 of 800 (250 of 267 in small)", _surnames(keyed=False)),
     "salaries to a hundred-thousandth, by cells of one row": ("388 of 400 (796 of 800 in small)", _fine_salaries),
     "labels, by more cut points than the study has bins": ("455 of 455 (114 of 250 in small)", _cut_points),
-    "classes of a label that the study does not learn": ("2 of 2", _other_label),
+    "classes of a label outside the study": ("2 of 2", _other_label),
     "classes by a second schema": ("2 of 2", _second_schema),
     "one site's column, by sums over three sites": ("all rows", _one_site),
     "digests of ids, in a study that matches by private set intersection": ("all", _digests),

@@ -56,10 +56,10 @@ def run(small: bool) -> list[Outcome]:
         kinds = sorted(HANDLERS)
         hidden = [kind for kind in kinds if kind not in listed and HANDLERS[kind][0].of_rows]
         return [
-            Outcome("1 of 2 studies that came in, hidden from the owner", "1", 2 - len(member.studies())),
+            Outcome("1 of 2 studies that arrived, hidden from the owner", "1", 2 - len(member.studies())),
             _control(member, sorted(listed), shown),
             _outcome("of a study that was never approved", "56", member, kinds, other, other),
-            _outcome("that were not among those shown", "48", member, hidden, shown, shown),
+            _outcome("that were not shown", "48", member, hidden, shown, shown),
             _outcome("under another study's name", "56", member, kinds, other, shown),
         ]
 

@@ -51,7 +51,7 @@ def run(small: bool) -> list[Outcome]:
                 _turned(study.spec.load()(**study.parameters, random_state=s), s) for s in range(1 if small else 5)
             ]
             weights = given.partition("\n")[2]
-            target = f"rows turned by a trigger that 2 % of rows reach, {' with '.join(filter(None, [kind, weights]))}"
+            target = f"rows flipped by a trigger that 2% of rows reach, {' with '.join(filter(None, [kind, weights]))}"
             found.append(Outcome(target, before, float(np.mean(turned)), allowed))
         lied, note = _lied(0)
     found.append(Outcome("the same, if the site also counts rows for its trigger, BOFRF", "none", lied, 0.01, note))

@@ -126,7 +126,7 @@ def _subgroups(federation: Federation, table: pl.DataFrame) -> float:
 
 
 _ATTACKS: list[tuple[str, str, str, Attack]] = [
-    ("names of columns that the study does not have", "4 of 4", _GIVEN, _columns),
-    ("labels, by trees that the study does not grow", "300 of 300", _GIVEN, _labels),
-    ("subgroups by a column that the study does not name", "5 of 5", _GIVEN, _subgroups),
+    ("names of columns outside the study", "4 of 4", _GIVEN, _columns),
+    ("labels, by trees outside the study", "300 of 300", _GIVEN, _labels),
+    ("subgroups by a column outside the study", "5 of 5", _GIVEN, _subgroups),
 ]

@@ -39,11 +39,11 @@ def run(small: bool) -> list[Outcome]:
     n, outcomes = 60 if small else 300, []
     for labels in ("encoded", "encrypted"):
         read = found_in(asked_of_shop(n, labels, 2))
-        outcomes.append(Outcome(f"3 numbers about columns of others, {labels}", "2 of 3", float(read)))
+        outcomes.append(Outcome(f"3 numbers about other columns, {labels}", "2 of 3", float(read)))
     asked = asked_of_shop(n, "encoded", 20)
     possible = _possible([request for request in asked if isinstance(request, FindValues)])
     found = float(possible == [(_SECRETS["columns in all"], _DRAWN)])
-    return [*outcomes, Outcome("columns in all, worked out from draws and seeds", "1", found, 1.0)]
+    return [*outcomes, Outcome("total columns, inferred from samples and seeds", "1", found, 1.0)]
 
 
 def found_in(requests: list[Request]) -> int:

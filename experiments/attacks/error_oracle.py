@@ -26,7 +26,7 @@ def run(small: bool) -> list[Outcome]:
     for label in ("age", "label"):  # of another column than the label, or of the label itself
         for malformed in (True, False):
             form = "malformed" if malformed else "well-formed"
-            how = f"{form} questions on {'the label' if label == 'label' else 'a column'}"
+            how = f"{form} requests on {'the label' if label == 'label' else 'a column'}"
             frame = pl.DataFrame({"age": ages, "label": ages if label == "label" else np.arange(n) % 2})
             oracle = Oracle(frame, label, malformed)
             oldest = _largest(oracle.occurs)

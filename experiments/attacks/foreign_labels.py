@@ -35,7 +35,7 @@ _COLUMNS = ("visits", "basket", "age")
 def run(small: bool) -> list[Outcome]:
     """Make a party add up labels without a signature, or with that of a party that the study does not name."""
     n, outcomes = 48 if small else 240, []
-    for signer, how in (("", "by a key of the coordinator's own"), ("spy", "signed by a party that colludes with it")):
+    for signer, how in (("", "by the coordinator's key"), ("spy", "signed by a party that colludes with it")):
         target = f"rows of {n} whose bins in all columns of a party are read, {how}"
         try:
             outcomes.append(Outcome(target, "240 of 240", rows_read(n, signer, holder="bank")))

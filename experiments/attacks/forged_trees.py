@@ -67,7 +67,7 @@ def _in_fives(n: int) -> list[Outcome]:
             read = int((guess == rows.y).sum())
         except SilvanError as error:
             note = str(error)
-        target = f"labels of {len(rows)} by EvaluateModels, in fives" + (", a model a task" if tasks > 1 else "")
+        target = f"labels of {len(rows)} by EvaluateModels, in fives" + (", one model per task" if tasks > 1 else "")
         outcomes.append(Outcome(target, "171 of 171", read, 0, note))
     return outcomes
 
@@ -82,7 +82,9 @@ def _by_halves(n: int) -> list[Outcome]:
             read = int((compare_fives(federation, rows, comparisons) == rows.y).sum())
         except SilvanError as error:
             note = str(error)
-        target = f"labels of {len(rows)} by CompareHalves, in fives" + (", a pair a task" if comparisons > 1 else "")
+        target = f"labels of {len(rows)} by CompareHalves, in fives" + (
+            ", one pair per task" if comparisons > 1 else ""
+        )
         outcomes.append(Outcome(target, "55 of 455 without groups", read, 0, note))
     return outcomes
 

@@ -32,7 +32,7 @@ def run(small: bool) -> list[Outcome]:
         _parities("trusted", f"parities of {cells} cells through trusted sums, at epsilon {CHEAP:g}", "20 of 20"),
         _parities("masked", f"parities of {cells} cells through masked sums, at epsilon {CHEAP:g}", "20 of 20"),
         _measured(apart, "epsilon of 1, bounds one float apart", "1.90", draws, sure),
-        _measured(narrow, "epsilon of 1, the narrowest bounds that are answered", "0.92", draws, sure),
+        _measured(narrow, "epsilon of 1, the narrowest bounds that are accepted", "0.92", draws, sure),
     ]
 
 

@@ -34,7 +34,7 @@ MADE = Settings(n_estimators=400, min_samples_leaf=50, bootstrap=False, max_feat
 
 BEFORE = {"GrowTrees": "300 of 300", "CountLeafLabels": "569 of 569"}
 ALLOWED = {
-    "GrowTrees": "the same, from the 25 trees that the study asks of a site",
+    "GrowTrees": "the same, from the 25 trees that the study requests",
     "CountLeafLabels": "the same, at leaves of the study's own trees, none of them cut back",
 }
 """What the study's text allows."""

@@ -36,7 +36,7 @@ def run(small: bool) -> list[Outcome]:
     """Request decisions on changed sums: all in one task, and each in a separate task."""
     n = 40 if small else 120
     outcomes = []
-    for each, how in ((False, "in one task"), (True, "a task each")):
+    for each, how in ((False, "in one task"), (True, "one task each")):
         read, note = labels_read(n, each=each)
         outcomes.append(Outcome(f"labels of {n} by changed sums, {how}", f"{n} of {n}", read, note=note))
     return outcomes

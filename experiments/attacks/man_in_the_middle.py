@@ -52,7 +52,7 @@ def run(small: bool) -> list[Outcome]:
             alike += true.fingerprints()[SITE] == victim.fingerprint
     return [
         Outcome("1 certificate in a site's name, by the site's public keys", "1", certificates, note="; ".join(notes)),
-        Outcome("2 ways to be in between with the same words at both ends", "1", alike),
+        Outcome("2 ways to intercept with the same words at both ends", "1", alike),
     ]
 
 

@@ -53,7 +53,7 @@ def run(small: bool) -> list[Outcome]:
                     pair = [_store(Path(folder), source, cells) for cells in (rows, [*rows, row])]
                     found.append((_change(pair, schema, memory, len(rows)), what))
             worst, what = max(found)
-            target = f"change of exact counts by one row, {source}: the most of {len(found)} tables of {n} rows"
+            target = f"change of exact counts by one row, {source}: maximum of {len(found)} tables of {n} rows"
             outcomes.append(Outcome(target, _BEFORE[source], worst, 1.0, what if worst > 1 else ""))
     return outcomes
 

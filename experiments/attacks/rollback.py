@@ -36,14 +36,14 @@ FILES = {
 def run(small: bool) -> list[Outcome]:
     """Restore, or delete, each of a site's files; check whether the site continues to reply."""
     ways: dict[str, Callable[[Path, Path], object]] = {
-        "put back": lambda file, copy: shutil.copy(copy, file),
+        "restored": lambda file, copy: shutil.copy(copy, file),
         "deleted": lambda file, copy: file.unlink(),
     }
     return [_outcome(what, way, ways[way]) for what in FILES for way in ways]
 
 
 def _outcome(what: str, way: str, change: Callable[[Path, Path], object]) -> Outcome:
-    target = f"1 site that answers on, {what} {way}"
+    target = f"1 site that continues to reply, {what} {way}"
     with tempfile.TemporaryDirectory() as made:
         folder, copy = Path(made) / "site", Path(made) / "copy"
         ask(folder, 0.25)

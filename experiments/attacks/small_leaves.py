@@ -26,7 +26,7 @@ def run(small: bool) -> list[Outcome]:
     every = f"of {leaves} leaves"
     return [
         Outcome(f"leaves under a minimum of {LEAST} rows, {every}", "26 of 1,796, down to 17 rows", few),
-        Outcome(f"leaves whose value is not that of their rows, {every}", "816 of 1,796", odd),
+        Outcome(f"leaves whose value does not match their rows, {every}", "816 of 1,796", odd),
     ]
 
 

@@ -46,7 +46,7 @@ n_rows = 240
 def run(small: bool) -> list[Outcome]:
     """Run studies that are refused at the end, and read what they spent."""
     return [
-        _judged("epsilon of 1 spent by `silvan fit` before judging is refused", "1", "epsilon = 1.0"),
+        _judged("epsilon of 1 spent by `silvan fit` before the evaluation is refused", "1", "epsilon = 1.0"),
         _another_site(),
         _sampling(),
     ]
@@ -91,7 +91,7 @@ def _sampling() -> Outcome:
         share_key(fed)
     except SilvanError:
         refused = 1.0
-    return Outcome("private studies of 1 refused for their key of row draws", "1", refused)
+    return Outcome("private studies of 1 refused for their sampling key", "1", refused)
 
 
 def _spent(fed: Federation, before: float = 0.0) -> float:

@@ -36,8 +36,8 @@ def run(small: bool) -> list[Outcome]:
     before = labels_read(all_labels, raw)
     mixes = [] if small else _by_mixes(all_labels, models[-1], models[0])
     return [
-        Outcome(f"labels of {n} by one model, all that is told", f"{before:.3g}", alone, 0),
-        Outcome(f"labels of {n} by two models, all that is told", f"{before:.3g}", max(pairs), 1.5, "on average"),
+        Outcome(f"labels of {n} by one model, everything disclosed", f"{before:.3g}", alone, 0),
+        Outcome(f"labels of {n} by two models, everything disclosed", f"{before:.3g}", max(pairs), 1.5, "on average"),
         *mixes,
     ]
 
@@ -60,7 +60,7 @@ def _by_mixes(all_labels: np.ndarray, shared: np.ndarray, own: np.ndarray) -> li
         told.append((figures, choice))
     of_all = labels_read(all_labels, [repr(one).encode() for one in told])
     of_two = labels_read(all_labels, [repr((f[0], f[choice], choice > 0)).encode() for f, choice in told])
-    what = f"labels of {all_labels.shape[1]} by the mixes of a forest and own trees"
+    what = f"labels of {all_labels.shape[1]} by the mixes of a forest and local trees"
     return [Outcome(what, f"{of_all:.3g}", of_two, 1, "on average")]
 
 

@@ -26,7 +26,7 @@ def run(small: bool) -> list[Outcome]:
     """Measure what the sum reveals about a row, for given numbers of shares, lost and curious sites."""
     draws, sure = (4_000, 1 - 1e-7) if small else (40_000, 0.999)
     cases = [
-        ("no spare share asked for, one site curious", 4, 0, 1, "1.18"),
+        ("no spare share requested, one site curious", 4, 0, 1, "1.18"),
         ("one spare share, one site lost and one curious", 3, 1, 1, "1.28"),
         ("two spare shares, one site lost and one curious", 2, 1, 1, "0.95"),
         ("one spare share, one site curious", 3, 0, 1, "0.93"),

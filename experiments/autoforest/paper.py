@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
+from experiments.autoforest import reliability
 from experiments.autoforest.sites import DATA, sites_of
 from experiments.reproduce.paper import Claim, Drawing, Item, Paper, Record, Run
 from scipy.special import stdtrit
@@ -65,6 +66,12 @@ TOGETHER = {"E1 to E4": tuple(f"E{n}" for n in range(1, 5)), "E5 to E12": tuple(
 SINGLE = ("local", "federated", "merged", "recounted", "bofrf")
 
 
+_FEWER = {"TCGA": 5, "Parkinson": 5, **dict.fromkeys((*LARGE, "covertype x 4"), 5)}
+_SOME = ("adult", "telco", "superconductors", "education", *CLASSES, "covertype")
+SEEDS_OF = dict.fromkeys(_SOME, 10) | _FEWER
+"""Seeds of data sets in the run of reliability, where they are fewer: fixed before it, by the time of one seed."""
+
+
 # -- a case
 
 
@@ -107,6 +114,13 @@ def _cases(quick: bool) -> list[Record]:
     if quick:
         return [{"data": d, "seed": s} for s in range(2) for d in ("heart", "E2", "E10", "turned")]
     return [{"data": d, "seed": s} for s in range(SEEDS) for d in (*CHOSEN_ON, *CLAIMED_ON)]
+
+
+def _reliability_cases(quick: bool) -> list[Record]:
+    if quick:
+        return [{"data": d, "seed": s} for s in range(2) for d in ("heart", "E2", "E10")]
+    sets = (*CHOSEN_ON, *CLAIMED_ON, "occupations")
+    return [{"data": d, "seed": s} for d in sets for s in range(SEEDS_OF.get(d, SEEDS))]
 
 
 # -- tables
@@ -238,7 +252,7 @@ PAPER = Paper(
     "autoforest",
     "AutoForest beside the forests that it is made of",
     __name__,
-    (Run("sites", _cases, at_sites, version=7),),
+    (Run("sites", _cases, at_sites, version=7), Run("reliability", _reliability_cases, reliability.at_sites)),
     (
         Item(
             "table 1",

@@ -3,6 +3,7 @@
 from functools import cache
 
 import polars as pl
+from experiments.bofrf.combinations import eight_sites
 from experiments.bofrf.environments import ENVIRONMENTS, draw_environment
 from experiments.reproduce.data import load
 
@@ -41,6 +42,7 @@ DATA = {
     "TCGA": "tcga_brca_subtype_12sites_top1000genes",
     "covertype": "covtype",
     "covertype x 4": "covtype",
+    "occupations": "adult",
 }
 """Files by set."""
 
@@ -85,6 +87,8 @@ def sites_of(data: str, seed: int) -> dict[str, pl.DataFrame]:
     """Return every site's table."""
     if data == "heart":
         return _by_column(load(DATA[data]), "hospital")
+    if data == "occupations":  # the eight sites that stand in for those of the thesis
+        return {site: pl.concat(parts) for site, parts in eight_sites("Adult", seed).items()}
     if data == "turned":  # at the third site the label means the opposite
         tables = sites_of("E2", seed)
         return tables | {"S3": tables["S3"].with_columns(label=1 - pl.col("label"))}

@@ -259,8 +259,8 @@ def forged_statement(folder: Path, rng: np.random.Generator) -> str | None:
         statement = wire.decode(body, Statement)
         answered = list(statement.answered)
         del answered[int(rng.integers(len(answered)))]
-        prints = [msgspec.structs.replace(p, values=(p.values[0] ^ 1, p.values[1])) for p in statement.prints]
-        other = {"answered": answered} if rng.random() < 0.5 or not prints else {"prints": prints}
+        key = bytes([*(statement.key or b"")[:-1], 0])
+        other = {"answered": answered} if rng.random() < 0.5 else {"key": key}
         return wire.encode(msgspec.structs.replace(statement, **other))
 
     return _rewrite(folder / JOURNAL, lambda q, site, kind: kind == Statement.__name__, change, rng)

@@ -46,7 +46,7 @@ def test_a_file_without_a_column_that_one_site_has_can_be_predicted_there(tmp_pa
 
 
 def test_a_study_of_one_site_says_that_nothing_is_federated(tmp_path):
-    alone = "there is one site: nothing is federated, and the model is that of its rows alone"
+    alone = "there is only one site: nothing is federated, and the model is trained on its rows alone"
     study = write_study(tmp_path, {"a": table(n=120)})
     assert alone in said(silvan("check", study))
     assert alone in said(silvan("fit", study, "--output", tmp_path / "run"))

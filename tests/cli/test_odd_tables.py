@@ -250,7 +250,7 @@ CASES = {
     ),
     "groups of the label": (nothing, 'group = "label"', "!group names 'label', which is the label"),
     "a positive class of nothing": (nothing, "positive = []", "!positive must be a class of the label"),
-    "one site": (lambda tables: {"a": tables["a"]}, "", "there is one site: nothing is federated"),
+    "one site": (lambda tables: {"a": tables["a"]}, "", "there is only one site: nothing is federated"),
     "a table of a head alone": (each("b", lambda frame: frame[:0]), "", "!site 'b'"),
     "a table of one row": (each("b", lambda frame: frame[:1]), "", "b has 1 row: too few to learn from"),
     "exclude of the label": (nothing, 'exclude = ["label"]', "!exclude names the label 'label'"),

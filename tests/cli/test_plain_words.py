@@ -24,7 +24,7 @@ from silvan.cli.ledger_tables import approvals_list, lines_table
 from silvan.cli.main import app
 from silvan.cli.plain_text import Terminal, isolate
 from silvan.cli.terminal import further, print_parts, results
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.privacy.site_folder import Approval, SiteFolder
 from silvan.report.summary import summarise_run
 from silvan.study.demo_studies import DEMOS

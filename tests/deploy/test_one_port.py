@@ -82,9 +82,9 @@ def test_two_processes_of_one_site_are_both_stopped(gate):
     why = hub.stopped()["north"]
     assert "two processes answered for it at the same time, at address of one and address of two" in why
     assert not port.enter(caller(member, "two"))
-    assert "Keep the folder that is the site's, delete the copy" in why_refused(member)
+    assert "Keep the folder that is the site's, delete the copy" in why_refused(member.path)
     assert hub.readmit("north") == why
-    assert why_refused(member) == ""
+    assert why_refused(member.path) == ""
     assert port.enter(caller(member, "two"))
 
 
@@ -101,7 +101,7 @@ def test_a_removed_site_is_disconnected_and_refused(gate):
     assert not port.enter(caller(member, "one"))
     JoinedSite.join(member.path.parent / "other", hub.invite("north"), write_table(member.path.parent), None, {})
     assert not port.enter(caller(member, "one"))
-    assert "has taken this site out, or another has joined in its name" in why_refused(member)
+    assert "has taken this site out, or another has joined in its name" in why_refused(member.path)
 
 
 def test_a_renewed_certificate_is_let_in(gate):
@@ -115,4 +115,4 @@ def test_an_unreachable_coordinator_is_not_accused(gate, tmp_path):
     told = ask_coordinator(*member.membership.service)
     assert told.sites["north"].stopped == ""
     hub.stop_site("north", "a test says so")
-    assert "a test says so" in why_refused(member)
+    assert "a test says so" in why_refused(member.path)

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from silvan.deploy.service.process import Background, is_running
+from silvan.deploy.service.process import Background
 from silvan.errors import InputError
+from silvan.util.pid_file import is_running
 
 SLEEP = ["-c", "import time; time.sleep(600)"]
 

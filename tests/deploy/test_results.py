@@ -209,7 +209,7 @@ def test_a_personal_forest_stays_at_its_site(differing, tmp_path):
     tables["west"].drop("label").write_csv(rows)
     said = silvan("predict", run.folder, rows, "--site", "west")
     assert said.exit_code == 1
-    assert "is made of its own rows and is at the site alone" in " ".join(said.output.split())
+    assert "includes its own rows and exists at the site only" in " ".join(said.output.split())
     said = silvan("predict", run.folder, rows)  # everybody gets the shared forest
     assert said.exit_code == 0
 
@@ -235,7 +235,7 @@ def test_a_lost_personal_forest(differing):
     run_job(hub, members, plan)
     folder = members["west"].results_folder(plan)
     (folder / MADE_MODEL).unlink()
-    with pytest.raises(InputError, match="made of its own rows and nobody else has, is gone: use the shared"):
+    with pytest.raises(InputError, match="with its own rows, is gone: use the shared"):
         results(members, plan, "west")
     other = sv.MergedForest(2).fit(sv.federate_rows({"a": table("number", n=60)})).forest_
     (folder / MADE_MODEL).write_bytes(other.to_bytes())

@@ -1,17 +1,24 @@
 """How often a study is resubmitted, and when a job is considered lost."""
 
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
 from silvan.deploy.jobs.job_progress import INTERRUPTED, PROGRESS, StudyProgress
+from silvan.deploy.membership.startup_kit import process_file
 from silvan.deploy.service import supervise
 from silvan.deploy.service.supervise import MOST_TRIES, Attempts, Supervisor
 from silvan.errors import FederationError
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import Record, Run
 from silvan.util.folder_lock import lock_folder
+from silvan.util.pid_file import write_pid
 
 
 def test_a_study_with_progress_is_resubmitted_at_once():
@@ -43,6 +50,7 @@ class Followed(Supervisor):
 
     def __init__(self, folder, statuses):
         self.run, self.said, self._statuses, self.ended = Run(folder), [], list(statuses), []
+        self.hub = SimpleNamespace(path=folder)
         self._last_line, self._report = "", self.said.append
 
     def write(self, **fields):
@@ -50,6 +58,11 @@ class Followed(Supervisor):
 
     def _status(self, job):
         return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
+
+    def note_process(self, pid):
+        path = process_file(self.hub.path / "server" / "job")
+        path.parent.mkdir(parents=True)
+        write_pid(path, pid)
 
     def _open(self):
         return self
@@ -68,6 +81,26 @@ def test_a_queued_job_is_not_lost(tmp_path):
     followed = Followed(tmp_path, ["SUBMITTED"] * 5 + ["FINISHED:COMPLETED"])
     assert followed._follow("job") is None
     assert followed.ended == []
+
+
+def test_a_job_whose_process_is_slow_to_start_is_not_gone(tmp_path):
+    """On a busy machine FLARE and silvan take minutes to load; a second job would make it busier still."""
+    followed = Followed(tmp_path, ["DISPATCHED"] + ["RUNNING"] * 20 + ["FINISHED:COMPLETED"])
+    followed.note_process(os.getpid())
+    followed._follow("job")
+    assert followed.ended == []
+    assert followed.said == []
+
+
+def test_a_job_whose_process_ended_before_its_first_word_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervise, "STALE", 3600.0)  # for a job that has no process yet
+    ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    followed = Followed(tmp_path, ["RUNNING"])
+    followed.note_process(ended.pid)
+    ended.communicate()
+    followed._follow("job")
+    assert followed.ended == ["job"]
+    assert followed.said == ["the job is gone; FLARE only thinks that it runs"]
 
 
 def test_a_silent_but_living_job_is_not_lost(tmp_path):

@@ -27,7 +27,6 @@ from silvan.federation.describe import (
 )
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Blob, Envelope, Missing, Reply, Request, Trouble
-from silvan.federation.proven_sums import PARTS
 from silvan.federation.site import answers
 from silvan.federation.store import digest
 from silvan.tree.fit import Settings
@@ -65,7 +64,7 @@ def requests():
     named, data = schema_blob()
     settings = Settings(n_estimators=3, max_depth=3)
     key = np.arange(2, dtype=np.uint64)
-    counts = wire.encode(CategoryCounts(counts=np.zeros((1, 2 * BUCKETS), np.int32), proof=np.zeros(PARTS, np.int64)))
+    counts = wire.encode(CategoryCounts(counts=np.zeros((1, 2 * BUCKETS), np.int32)))
     return [
         (Describe(), []),
         (CountRows(), []),

@@ -33,6 +33,11 @@ def _private(form: str) -> None:
     sv.HistogramForest(**SMALL, epsilon=50.0, private=form).fit(private_study.federate(n=90, sums="masked"))
 
 
+def _signed() -> None:
+    fed = sv.federate_rows(parts(table(n=90), 3), signed=True, n_jobs=1)
+    sv.HistogramForest(**SMALL).fit(fed)
+
+
 def _adaptive() -> None:
     numbers = parts(table(n=90).select("dose", "noise", "label"), 3)
     fed = sv.federate_rows(numbers, n_jobs=1, policy=sv.Policy(messages=("*", "AdaptiveLevel")))
@@ -55,6 +60,7 @@ GROUPS: dict[str, list[Callable[[], None]]] = {
     "rows": [partial(_rows, "binary"), partial(_rows, "number"), partial(_columns, "encoded")],
     "others": [  # kernels for "rows" are needed late
         partial(_private, "tables"),
+        _signed,
         _adaptive,
         partial(_boosting, sv.MultBoost),
         partial(_columns, "encrypted"),

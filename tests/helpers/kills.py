@@ -148,7 +148,7 @@ class Killer:
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
 
-    def run(self, number: int, seed: int) -> Line:
+    def run(self, number: int, seed: int, most: int = KILLS) -> Line:
         """Runs the study of a given number; its seed determines what is killed and when."""
         pick = random.Random(f"{seed} {number}")  # noqa: S311
         name = list(STUDIES)[number % len(STUDIES)]
@@ -158,7 +158,7 @@ class Killer:
         path = self.federation.folder / f"{plan.folder}.toml"
         path.write_text(plan.text)
         submit_and_leave(path, run, self.federation.hub.path)
-        for i in range(KILLS):
+        for i in range(most):
             stage = pick.choice(STAGES) if i == KILLS - 1 else TRAINING
             victim, delay = pick.choice(VICTIMS), pick.uniform(0.0, LONGEST.get(stage, 4.0))
             if not self._wait_for(stage, run) or _ends_within(delay, run):
@@ -270,8 +270,8 @@ def run(n: int, seed: int, results: Path | None, report: Any = print) -> list[Li
         try:
             killer = Killer(federation)
             number = max((line.number for line in lines), default=-1) + 1
-            while sum(len(line.killed) for line in lines) < n:
-                lines.append(killer.run(number, seed))
+            while (left := n - sum(len(line.killed) for line in lines)) > 0:
+                lines.append(killer.run(number, seed, min(left, KILLS)))
                 report(msgspec.json.encode(lines[-1]).decode())
                 if results is not None:
                     with results.open("ab") as file:

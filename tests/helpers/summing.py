@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from silvan.federation import wire
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.message import Envelope, Reply, SumStep, Total, Trouble
+from silvan.federation.message import Envelope, SummedReply, SumStep, Total, Trouble
 from silvan.federation.site import Site, answers
 from silvan.federation.store import digest
 from silvan.federation.transport import InProcess
@@ -25,7 +25,7 @@ DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4", ">u8"]
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 
 
-class Numbers(Reply, frozen=True, kw_only=True):
+class Numbers(SummedReply, frozen=True, kw_only=True):
     """Some integers."""
 
     x: np.ndarray

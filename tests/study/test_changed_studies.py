@@ -3,9 +3,12 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
+from experiments.verification.deviations import dropped_site
 from experiments.verification.studies import (
     HISTOGRAM,
+    LINEAR,
     MERGED,
     VERTICAL,
     OutOfSight,
@@ -15,7 +18,7 @@ from experiments.verification.studies import (
     study_of,
 )
 
-from silvan.errors import InputError, SilvanError
+from silvan.errors import FederationError, InputError, SilvanError
 from silvan.federation import wire
 from silvan.federation.keys import Key, Roster
 from silvan.federation.message import Envelope
@@ -107,19 +110,16 @@ def test_a_site_that_knows_another_by_another_key_refuses(tmp_path, whose, said,
 
 
 @pytest.mark.parametrize("sums", ["trusted", "masked"])
-def test_two_sites_that_share_no_key_leave_sums_unverified_or_unmade(tmp_path, sums):
-    """The key by which site 1 knows site 2 masks parts and fingerprints: with another one, masks do not cancel."""
+def test_a_site_that_knows_another_by_a_false_key_makes_no_sums(tmp_path, sums):
+    """The key for proofs comes sealed from the first site, and masks of sites that share no key do not cancel."""
     study = study_of(HISTOGRAM, f'sums = "{sums}"')
     federation = make_federation(study, tmp_path)
     site = sites_of(federation)["site 1"]
-    seals = {**site.signer.roster.seals, "site 2": Key.generate().public}
+    seals = {**site.signer.roster.seals, "site 0": Key.generate().public}
     site.signer.roster = Roster(site.signer.roster.coordinator, site.signer.roster.sites, seals)
     if sums == "masked":
         site.secure_sum = MaskedPart(seals)
-        refused(study, tmp_path, federation, "the masked sum has a key that is not the one known here")
-        return
-    assert carry_out(study, tmp_path, federation).verification.startswith("sums are not verified: CountCategories")
-    assert not verify_study(tmp_path).passed
+    refused(study, tmp_path, federation, "was changed on its way, or belongs elsewhere")
 
 
 # -- a study that is resumed, and a restarted site
@@ -157,9 +157,7 @@ def test_a_lost_site(tmp_path, quorum):
     carry_out(study, tmp_path, federation)
     found = verify_study(tmp_path)
     assert found.passed
-    assert found.sentence.endswith(
-        "but for 4 sums: CountCategories of round 6 is not verified (site 'site 2' was lost)"
-    )
+    assert found.sentence.endswith("but for 1 sum: GrowLevel of round 3 is not verified (site 'site 2' was lost)")
 
 
 def test_more_sites_lost_than_the_text_allows_are_named(tmp_path):
@@ -169,6 +167,17 @@ def test_more_sites_lost_than_the_text_allows_are_named(tmp_path):
     losing(federation, "site 2", "GrowTrees")
     carry_out(study, tmp_path, federation)
     assert any("left out, which the study does not allow" in text for text in verify_study(tmp_path).deviations)
+
+
+@pytest.mark.parametrize(("learner", "seed"), [(VERTICAL, 2), (VERTICAL, 7), (VERTICAL, 12), (LINEAR, 12)])
+def test_a_party_that_a_coordinator_leaves_out_ends_a_vertical_study(tmp_path, learner, seed):
+    """At the agreement, at the roots, and later: without a quorum nobody may be lost, whoever says so."""
+    study = study_of(learner)
+    federation = make_federation(study, tmp_path)
+    told = dropped_site(federation, np.random.default_rng(seed))
+    with pytest.raises(FederationError, match=r"party \d' did not answer; without a quorum a study needs all"):
+        carry_out(study, tmp_path, federation)
+    assert told() is not None
 
 
 # -- predictions of new rows

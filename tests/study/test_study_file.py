@@ -13,7 +13,8 @@ import pytest
 import silvan as sv
 from silvan.learners.parameters import defaults, descriptions
 from silvan.learners.registry import LEARNERS
-from silvan.study.study import EvaluationSettings, Study
+from silvan.study.sections import EvaluationSettings
+from silvan.study.study import Study
 from silvan.study.study_file import fingerprint_of, make_learner, read_study, with_lines
 from silvan.study.toml_lines import key_lines, suggest
 from silvan.util.declared import typed_keys
@@ -125,7 +126,10 @@ WRONG = [
     ('[sites]\na = "a.csv"\ntest = "0.2"', "put it before the first [section]"),
     ('test = 1.0\n[sites]\na = "a.csv"', "s.toml:1: test must be a number of at least 0 and below 1, got 1.0"),
     ('test = true\n[sites]\na = "a.csv"', "s.toml:1: test must be"),
-    ('task = "guess"\n[sites]\na = "a.csv"', "s.toml:1: task must be 'classification' or 'regression', got 'guess'"),
+    (
+        'task = "guess"\n[sites]\na = "a.csv"',
+        "s.toml:1: task must be 'classification', 'regression' or 'survival'",
+    ),
     ('random_state = -1\n[sites]\na = "a.csv"', "s.toml:1: random_state must be a whole number of at least 0"),
     ('sums = "secret"\n[sites]\na = "a.csv"', "s.toml:1: sums must be 'masked', 'ring' or 'trusted', got 'secret'"),
     ('exclude = "x"\n[sites]\na = "a.csv"', "s.toml:1: exclude must be a list of texts"),

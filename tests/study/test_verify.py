@@ -26,6 +26,7 @@ from silvan.errors import InputError, SilvanError
 from silvan.federation import wire
 from silvan.federation.journal import Journal
 from silvan.federation.keys import Key, Roster
+from silvan.privacy.ledger_heads import compare_ledgers
 from silvan.study import verify
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Record, Run
@@ -52,6 +53,15 @@ def test_an_honest_study_is_verified(tmp_path, name):
     assert record.verification == "sums verified, decisions not verified; Ada verifies both"
     note_verification(tmp_path, found)
     assert Run(tmp_path).read().verification == "sums and decisions verified by Ada"
+
+
+def test_what_is_asked_of_ledgers_is_no_part_of_a_study(tmp_path):
+    """A coordinator asks for their heads as often as it is started: no study says so, and none deviates by it."""
+    study = HONEST["trusted"]
+    fed = make_federation(study, tmp_path, ledgers=str(tmp_path / "sites"))
+    assert compare_ledgers(fed, {}).keys() == set(fed.sites)
+    carry_out(study, tmp_path, fed)
+    assert verify_study(tmp_path).sentence == "sums and decisions verified by Ada"
 
 
 def test_without_an_auditor_decisions_are_not_verified(tmp_path):
@@ -208,7 +218,8 @@ def test_random_deviations_are_found(tmp_path, kind):
 def test_a_killed_coordinator(tmp_path):
     """It resumes from its journal, and the statements agree."""
     study, stopped = HONEST["masked"], []
-    fed = make_federation(study, tmp_path)
+    ledgers = str(tmp_path / "sites")
+    fed = make_federation(study, tmp_path, ledgers=ledgers)
     honest_deliver = fed.transport.deliver
 
     def deliver(messages, verb, timeout):
@@ -221,7 +232,7 @@ def test_a_killed_coordinator(tmp_path):
     fed.transport.deliver = deliver
     with pytest.raises(KeyboardInterrupt):
         carry_out(study, tmp_path, fed)
-    carry_out(study, tmp_path)
+    carry_out(study, tmp_path, ledgers=ledgers)
     assert verify_study(tmp_path).sentence == "sums and decisions verified by Ada"
 
 
@@ -252,7 +263,7 @@ def test_the_command(tmp_path):
     assert (done.exit_code, done.output.splitlines()) == (
         0,
         [
-            "16 requests compared with what the sites signed, and 6 sums with their fingerprints.",
+            "16 requests compared with what the sites signed, and 6 sums with their proofs.",
             "Result: sums and decisions verified by Ada.",
             f"Model: {Run(tmp_path).read().models[0].hash}.",
         ],

@@ -10,12 +10,12 @@ from silvan.algorithms.shared_bins import label_counts
 from silvan.data.schema import Schema
 from silvan.errors import reject
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, PartitionsWay, Reply, Request, Total
+from silvan.federation.message import Agreed, Blob, PartitionsWay, Request, SummedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.tree.fit import Settings
 
 
-class ClassCounts(Reply, frozen=True, kw_only=True):
+class ClassCounts(SummedReply, frozen=True, kw_only=True):
     """Rows of each class."""
 
     counts: np.ndarray

@@ -26,8 +26,9 @@ from silvan.data.bins.grid import values as grid_values
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.describe import FLOOR
-from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Agreed, Ask, Blob, Fixed, PartitionsWay, Reply, Total
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
+from silvan.federation.message import Agreed, Ask, Blob, Fixed, PartitionsWay, Reply, SummedReply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.privacy.announce import RequestPlan, refusals
@@ -44,7 +45,7 @@ _DIGITS = 3  # significant ones, of numbers that leave a site
 
 
 # -- messages
-class CodeCounts(Reply, frozen=True, kw_only=True):
+class CodeCounts(SummedReply, frozen=True, kw_only=True):
     """Rows without a value and rows in each category, or between the edges of the schema, column after column.
 
     The label's classes come last; before all, the number of training rows.

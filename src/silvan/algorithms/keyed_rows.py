@@ -187,7 +187,7 @@ def _target(settings: Settings, schema: Schema, part: Part) -> Target:
     if part.row_keys.dtype.names is None:
         return settings.target(schema, part.y)
     measure = settings.measure(schema, count_labels(part, schema))
-    return Target(measure.rows(part.y), measure)
+    return Target.of(measure, part.y)
 
 
 def local_forest(

@@ -25,7 +25,7 @@ from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, Derived, Fixed, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, SummedReply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
@@ -43,7 +43,7 @@ _LABEL_CAP = 1 << 31  # largest label of one row, in fixed point: sums over up t
 
 
 # -- messages
-class LeafRows(Reply, frozen=True, kw_only=True):
+class LeafRows(SummedReply, frozen=True, kw_only=True):
     """The number of the site's rows that reach each leaf; leaves of its own trees are not counted."""
 
     rows: np.ndarray
@@ -61,7 +61,7 @@ class CountLeafRows(Total[LeafRows], frozen=True, kw_only=True):
     bootstrap: Fixed[RowSampling]
 
 
-class LeafLabels(Reply, frozen=True, kw_only=True):
+class LeafLabels(SummedReply, frozen=True, kw_only=True):
     """Rows by leaf and class; in regression, rows and the sum of their labels in fixed point.
 
     None are counted at leaves of the site's own trees.
@@ -73,7 +73,7 @@ class LeafLabels(Reply, frozen=True, kw_only=True):
 class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
     """The number of rows per class of other sites that reach the leaves of a site's pruned trees."""
 
-    reply: ClassVar[type[Reply]] = LeafLabels
+    reply: ClassVar[type[SummedReply]] = LeafLabels
 
     few: Derived[np.ndarray]  # the nodes that too few rows of others reach
     min_leaf: Fixed[int]  # how many are enough, which the site's policy evaluates

@@ -16,19 +16,20 @@ from silvan.data.bins import grid
 from silvan.data.bins.bins import Bins, make_bins, most_in_a_bin
 from silvan.data.bins.cut_points import choose_cuts, given_cuts, staggered_bins
 from silvan.data.bins.grid import Grid, Heavy, most_fine_cells
+from silvan.data.bins.time_bins import N_CODES, time_cells
 from silvan.data.schema import MAX_BINS, Feature, Schema
 from silvan.errors import FormatError, reject
 from silvan.federation import wire
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, SummedReply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey
 from silvan.util.threads import thread_count, thread_map
 
 
-class GridCounts(Reply, frozen=True, kw_only=True):
+class GridCounts(SummedReply, frozen=True, kw_only=True):
     """Rows in each coarse cell, (columns, cells), and of the label: in each class, or in each cell."""
 
     cells: np.ndarray
@@ -43,7 +44,7 @@ class CountGrid(Total[GridCounts], frozen=True, kw_only=True):
     schema: Agreed[Blob]
 
 
-class FineCounts(Reply, frozen=True, kw_only=True):
+class FineCounts(SummedReply, frozen=True, kw_only=True):
     """Rows in each fine cell, column after column."""
 
     cells: np.ndarray
@@ -195,18 +196,29 @@ def count_labels(part: Part, schema: Schema) -> np.ndarray:
     if not part.of_persons:
         return sum((label_counts(piece.y, schema) for piece in part.pieces()), start=label_counts(part.y[:0], schema))
     label_grid, cells = Grid.for_columns(1), part.y
-    if not schema.n_classes:
+    if schema.label.event is not None:
+        cells = time_cells(part.y)
+    elif not schema.n_classes:
         with np.errstate(over="ignore"):
             images = grid.images(part.y.astype(np.float32))
         cells = grid.coarse_cells(images, label_grid.coarse, label_grid.n_cells)
-    n, persons = schema.n_classes or label_grid.n_cells, np.unique(part.row_keys["person"], return_inverse=True)[1]
+    n, persons = _label_cells(schema), np.unique(part.row_keys["person"], return_inverse=True)[1]
     return np.bincount(np.unique(persons * n + cells) % n, minlength=n).astype(np.int64)
 
 
+def _label_cells(schema: Schema) -> int:
+    """Return how many counts of labels there are."""
+    if schema.label.event is not None:
+        return N_CODES
+    return schema.n_classes or Grid.for_columns(1).n_cells
+
+
 def label_counts(y: np.ndarray, schema: Schema) -> np.ndarray:
-    """Count rows by class, or by coarse cell of the target."""
+    """Count rows by class, by coarse cell of the target, or by cell of the time and event."""
     if schema.n_classes:
         return np.bincount(y, minlength=schema.n_classes).astype(np.int64)
+    if schema.label.event is not None:
+        return np.bincount(time_cells(y), minlength=N_CODES).astype(np.int64)
     label_grid = Grid.for_columns(1)
     with np.errstate(over="ignore"):
         small = y.astype(np.float32)
@@ -320,9 +332,9 @@ def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
     """Count all sites' training rows on the coarse grid."""
 
     def check(site: str, reply: GridCounts) -> None:
-        cells, label = Grid.for_columns(len(schema.features)).n_cells, Grid.for_columns(1).n_cells
+        cells = Grid.for_columns(len(schema.features)).n_cells
         _check_counts(reply.cells, (len(schema.features), cells), np.int32)
-        _check_counts(reply.label, (schema.n_classes or label,), np.int64)
+        _check_counts(reply.label, (_label_cells(schema),), np.int64)
 
     named, rows = federation.blob(schema.to_json().encode()), sum(federation.rows.values())
     counts: GridCounts = federation.total(CountGrid(schema=named), check=check, most=rows or None)

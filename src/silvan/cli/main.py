@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from silvan.cli import site_command, study_command
+from silvan.cli.adopt_command import adopt
 from silvan.cli.advise_command import advise
 from silvan.cli.audit_command import audit
 from silvan.cli.check_command import check, check_site
@@ -60,7 +61,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Random forests grown across data silos: the rows stay, trees, counts and sums travel.",
 )
-for command in (demo, advise, check, describe, fit, predict, evaluate, report, audit, doctor, reproduce, web):
+for command in (demo, advise, check, describe, fit, predict, evaluate, adopt, report, audit, doctor, reproduce, web):
     app.command()(command)
 site_command.app.command("check")(check_site)
 app.add_typer(site_command.app, name="site")

@@ -283,7 +283,7 @@ def verify(
     found = verify_study(run, None if roster is None else Roster.load(roster))
     if not found.other_versions:
         asked, sums = count_of(found.questions, "request"), count_of(found.sums, "sum")
-        print_lines(f"{asked} compared with what the sites signed, and {sums} with their fingerprints.")
+        print_lines(f"{asked} compared with what the sites signed, and {sums} with their proofs.")
     for text in found.deviations:
         print_wrapped(f"Deviation: {text}")
     for text in found.unverified:

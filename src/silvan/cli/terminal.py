@@ -14,7 +14,7 @@ from rich.text import Text
 
 from silvan.cli.plain_text import clean
 from silvan.cli.whole_table import make_table
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.metrics import METRICS
 from silvan.report import site_tables
 from silvan.report.summary import summarise

@@ -10,7 +10,6 @@ Errors count rows and never quote a value: they may be shown to somebody who mus
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Literal
 
 import narwhals as nw
 import numpy as np
@@ -33,13 +32,12 @@ from silvan.data.cells import (
     plain_numbers,
 )
 from silvan.data.column_types import Kinds, date_parts, kind_of, places_text
-from silvan.data.schema import MAX_CATEGORIES, Class, DatePart, Feature, Label, Schema
+from silvan.data.schema import MAX_CATEGORIES, Class, DatePart, Feature, Label, Schema, Task
+from silvan.data.survival import encode_events, signed_times
 from silvan.data.typed_table import Frame
 from silvan.errors import InputError, SchemaError
 from silvan.util.cell_text import cell_text
 from silvan.util.readable import format_names
-
-Task = Literal["classification", "regression"]
 
 _LARGEST = np.finfo(np.float32).max
 _PIECE = 1 << 16  # numbers that are turned at a time
@@ -182,7 +180,7 @@ def _turned(columns: NDArray[np.float32]) -> NDArray[np.float32]:
 def encode_label(
     frame: Frame, schema: Schema, *, strict: bool = True, first_row: int = 1
 ) -> NDArray[np.int32] | NDArray[np.float64]:
-    """Return the label as class codes, or as numbers if the schema has no classes.
+    """Return the label as class codes, or as numbers if the schema has no classes: see ``survival.py`` for times.
 
     A class matches if it has the same text, is equal (1, 1.0 and true are) or has the same text form. A label that
     is missing or none of the classes is an error; if not ``strict`` it is -1, or NaN for a number, and an infinite
@@ -190,6 +188,9 @@ def encode_label(
     """
     label = schema.label
     target = label_column(frame, label.name)
+    if label.event is not None:
+        events = label_column(frame, label.event)
+        return _encode_survival(target, events, label, first_row)
     if label.classes is None:
         return _encode_targets(target, label, strict, first_row)
     if strict:
@@ -289,6 +290,21 @@ def _encode_targets(target: Series, label: Label, strict: bool, first_row: int) 
     _stop_at(np.isnan(numbers), f"{name} is missing", "fill in or drop them", first_row)
     _stop_at(np.isinf(numbers), f"{name} is infinite", "correct or drop them", first_row)
     return numbers
+
+
+def _encode_survival(times: Series, events: Series, label: Label, first_row: int) -> NDArray[np.float64]:
+    """Return times with the sign of the event; they are rounded as all numbers of a table are, to 32 bits."""
+    with np.errstate(over="ignore"):
+        numbers = _encode_targets(times, label, True, first_row).astype(np.float32).astype(np.float64)
+    what, mend = f"the time {label.name!r}", "times count from the start of a row's own observation"
+    _stop_at(numbers < 0, f"{what} is negative", f"correct or drop them: {mend}", first_row)
+    _stop_at(np.isinf(numbers), f"{what} is too large for a 32-bit float", "use another unit", first_row)
+    happened, strange = encode_events(events)
+    name = f"the event {label.event!r}"
+    _stop_at(happened < 0, f"{name} is missing", "fill in or drop them", first_row)
+    mend = "write 1, true or yes where the event happened, and 0, false or no where a row was censored"
+    _stop_at(strange, f"{name} is neither yes nor no", mend, first_row, SchemaError)
+    return signed_times(numbers, happened > 0)
 
 
 def _stop_at(bad: NDArray[np.bool], what: str, mend: str, first_row: int, error: type[InputError] = InputError) -> None:

@@ -34,6 +34,7 @@ FEWER = (
 Kind = Literal["numeric", "categorical"]
 DatePart = Literal["days", "year", "month", "weekday"]
 Class = Plain
+Task = Literal["classification", "regression", "survival"]
 
 
 def _make_plain(struct: msgspec.Struct, *names: str) -> None:
@@ -151,7 +152,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The column to predict: ``classes`` in the order of their codes, or None for a number.
+    """The column to predict: ``classes`` in the order of their codes, or None for a number, or for times of an event.
 
     Parameters
     ----------
@@ -165,6 +166,8 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         Whether neither the case of a class nor blanks around it count.
     positive
         The positive class of two, which sensitivity, precision, F1 and thresholds are about; None for the second.
+    event
+        For survival, where ``name`` is the column of times: the column that says whether the event happened then.
 
     Examples
     --------
@@ -180,10 +183,13 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     bounds: tuple[float, float] | None = None
     folded: bool = False
     positive: Class | None = None
+    event: str | None = None
 
     def __post_init__(self) -> None:
         """Make numpy's values plain ones; raise ``SchemaError`` if fields contradict each other."""
-        _make_plain(self, "name", "classes", "bounds", "positive")
+        _make_plain(self, "name", "classes", "bounds", "positive", "event")
+        if self.event is not None and (self.classes is not None or self.event in ("", self.name)):
+            raise SchemaError(f"label {self.name!r}: event is for times, and names another column than these")
         if self.folded and not all(isinstance(c, str) for c in self.classes or (0,)):
             raise SchemaError(f"label {self.name!r}: only classes that are texts can be folded")
         if self.classes is not None:
@@ -222,6 +228,18 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             why = f"is {positive!r}, and the schema says {self.positive!r}; leave it out of one of them"
             raise SchemaError.about("positive", why)
         return chosen
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the label is read from."""
+        return (self.name,) if self.event is None else (self.name, self.event)
+
+    @property
+    def task(self) -> Task:
+        """What a model of this label does."""
+        if self.event is not None:
+            return "survival"
+        return "regression" if self.classes is None else "classification"
 
     @property
     def positive_code(self) -> int:
@@ -288,13 +306,15 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
             if name in seen:
                 raise SchemaError(f"column {name!r} appears twice; give every column its own name")
             seen.add(name)
-        if self.label.name in seen:
-            raise SchemaError(f"the label {self.label.name!r} is also listed as a feature")
+        for name in self.label.columns:
+            if name in seen:
+                raise SchemaError(f"the label {name!r} is also listed as a feature")
 
     def _rows(self) -> list[tuple[str, str, str]]:
         """Return name, kind and values of every column, the label last."""
         label = self.label
         predicted = "a number" if label.classes is None else f"classes: {format_names(list(map(str, label.classes)))}"
+        predicted = predicted if label.event is None else f"the time of an event, which {label.event} tells"
         rows = [(f.name, f.kind, _describe_values(f)) for f in self.features]
         return [*rows, (label.name, "label", predicted)]
 
@@ -331,7 +351,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @property
     def n_classes(self) -> int:
-        """How many classes the label has; 0 for regression."""
+        """How many classes the label has; 0 for a number, and for times."""
         return len(self.label.classes or ())
 
     def to_json(self) -> str:

@@ -12,10 +12,9 @@ from silvan.algorithms.bofrf.site_forest import is_unfitted, name_of, read_fores
 from silvan.data.batches import read_size
 from silvan.data.column_types import Kinds, check_apart, check_kinds, said_categorical
 from silvan.data.date_split import NEEDS_DATE, DateSplit, check_split
-from silvan.data.encode import Task
 from silvan.data.groups import shared_ids
 from silvan.data.holdout import Fold, LeftOut, Split
-from silvan.data.schema import Class, Schema
+from silvan.data.schema import Class, Schema, Task
 from silvan.data.table import open_table
 from silvan.errors import InputError, SchemaError, SiteError
 from silvan.federate.options import (
@@ -28,6 +27,7 @@ from silvan.federate.options import (
     check_folded,
     check_named,
     shows_options,
+    task_of,
 )
 from silvan.federation.agree import agree_on
 from silvan.federation.agreement import Absent, Agreement
@@ -39,12 +39,11 @@ from silvan.privacy.gate import Policy
 from silvan.privacy.held_columns import ListColumns, share_columns
 from silvan.privacy.noise.budget import Budget
 from silvan.tree.sampling import make_key
-from silvan.util.device import check_device
 from silvan.util.files import file_name
 from silvan.util.readable import count_of
 from silvan.util.user_warnings import warn_user
 
-_SMALL = 20_000  # rows below which a site of one of many splits works on one thread
+_SMALL = 20_000  # below this number of rows, a site of a split works on one thread
 
 
 @shows_options
@@ -53,6 +52,8 @@ def federate_rows(
     *,
     site: str | None = None,
     label: str = "label",
+    time: str | None = None,
+    event: str | None = None,
     test: float = 0.0,
     test_by: Literal["class", "row"] | None = None,
     split: DateSplit | Mapping[str, str] | None = None,
@@ -67,7 +68,6 @@ def federate_rows(
     forests: Mapping[str, Any] | None = None,
     budgets: str | Path | None = None,
     memory: int | str | None = None,
-    device: str = "auto",
     folder: str | Path | None = None,
     **options: Unpack[OptionKeywords],
 ) -> Federation:
@@ -82,11 +82,13 @@ def federate_rows(
         The column that names the site, if there is one table.
     label
         The column to predict.
+    time, event
+        For survival, instead of ``label``: the columns of times, and of whether the event happened then.
     test
         Share of each site's rows held out for evaluation.
     test_by
-        How they are drawn: "class", the same share of every class; or "row", each row by a hash of its own cells, as a
-        forest with ``epsilon`` needs it, and with a ``schema`` that is given. None: "row" if the sites have privacy
+        How test rows are sampled: "class", the same share of every class; or "row", each row by a hash of its cells,
+        which a forest with ``epsilon`` needs, with a given ``schema``. None: "row" if the sites have privacy
         budgets (``policy``, ``budgets``) and a schema, else "class".
     split
         Test rows by date instead of ``test``: ``{"by": "date", "test": "last 20%"}`` keeps the latest rows of every
@@ -95,15 +97,16 @@ def federate_rows(
     random_state
         Decides the test part and which rows are in which tree.
     task
-        "classification" or "regression"; None: regression if the label is floating point with fractions.
+        "classification", "regression" or "survival"; None: survival if ``time`` and ``event`` are named, regression if
+        the label is floating point with fractions.
     schema
-        What the columns mean, if it is agreed already; found by asking the sites otherwise. Sites that are given one
-        answer with noise about no other.
+        The meaning of the columns, if agreed already; otherwise the sites agree on it. Sites with a given schema send
+        noisy replies about no other.
     exclude
         Columns that are not features.
     kinds
-        What columns are, by name, where their cells do not tell or sites would read them differently: "numeric",
-        "categorical", "date", or a list of what to take of a date: "days" (since 1970), "year", "month", "weekday".
+        The kinds of columns by name, if their cells are ambiguous or sites would read them differently: "numeric",
+        "categorical", "date", or a list of parts of a date: "days" (since 1970), "year", "month", "weekday".
     positive
         The positive class of two, which sensitivity, precision, F1 and thresholds are about. None: the second in sorted
         order. Probabilities keep their order.
@@ -112,19 +115,18 @@ def federate_rows(
         feature. A person's rows are all test rows or none, and so in folds; each tree samples persons, and takes one
         row of each; persons are counted instead of rows. None: every row is a person's only one.
     absent
-        What becomes of columns that some sites lack: "missing", they count as missing in all rows there, which
-        histogram forests learn from exactly as from pooled rows; "drop", they are left out.
+        How to treat columns that some sites lack: "missing", they count as missing in all rows there, and histogram
+        forests train exactly as on pooled rows; "drop", they are left out.
     forests
         Forests that sites bring, by site: a ``Forest``, the path of one, or a forest of scikit-learn, fitted or not.
-        One that is fitted must not have seen the site's test part; one that is not learns from the training part.
+        A fitted forest must not have seen the site's test rows; an unfitted one is trained on the training rows.
     sums
-        How ``total`` hides its parts: "trusted" (whoever adds sees them), "ring" or "masked" (nobody does; three
-        sites or more).
+        Who sees the parts of a sum: "trusted" (whoever adds), "ring" or "masked" (nobody; at least three sites).
     policy
-        What every site lets out.
+        The limits on what every site discloses.
     ledgers
-        A folder where each site keeps a folder of its own, with its key, its ledger of all that left and the studies
-        that were approved; without one the ledger is as old as the federation: ``fed.site(name).outbox.ledger``.
+        A folder in which each site has a folder with its key, its ledger of everything that left, and the approved
+        studies; without one the ledger lives as long as the federation: ``fed.site(name).outbox.ledger``.
     signed
         Sign and check every message, with keys made for it or those in ``ledgers``, as between machines.
     cold
@@ -134,13 +136,13 @@ def federate_rows(
     journal
         A file that keeps every reply, so that an interrupted study goes on where it stopped.
     budgets
-        A folder where each site keeps a file of what it has spent of its privacy budget, for all studies; without one
-        the books are as old as the federation.
+        A folder in which each site has a file of its spent privacy budget, for all studies; without one the account
+        lives as long as the federation.
     memory
-        How much of each site's rows may be in memory, such as "2GB"; the table is read in batches and the rest lies in
+        How much of each site's rows may be in memory, such as "2GB"; the table is read in batches and the rest is in
         files. None: all rows. The forest is the same.
     folder
-        Where these files are; they have no names and are gone when the program ends. None: with temporary files.
+        The place of these files, which have no names and disappear when the program ends. None: with temporary files.
     device
         Where sites grow trees: "cpu", "cuda" for a graphics card, or "auto" for a graphics card where there is one and
         a site has a million rows or more. The forest is the same.
@@ -158,28 +160,22 @@ def federate_rows(
     >>> fed.sites
     ['north', 'south']
     """
-    check_device(device)
+    task, label = task_of(task, time, event, label, exclude), label if time is None else time
     check_common(test, task, random_state, exclude, label)
     given, kinds, room = Options(**options), check_kinds(kinds or {}), None if memory is None else read_size(memory)
-    schema, by_date = _given_schema(schema, label, positive), check_split(split)
+    schema, by_date = _given_schema(schema, label, event, positive), check_split(split)
     check_folded(kinds, label)
     if absent not in get_args(Absent):
         raise InputError.wrong("absent", "'missing' or 'drop'", absent)
-    check_apart("group", group, label, site, () if schema is None else schema.columns)
+    for parameter, column in (("group", group), ("event", event)):
+        check_apart(parameter, column, label, site, () if schema is None else schema.columns)
     sources = sources_by_site(tables, site, schema, kinds, exclude)
     pretrained = _check_forests(forests, sources)
     protection = Protection(list(sources), given)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
-    own: dict[str, Any] = {
-        "n_jobs": given.n_jobs,
-        "device": device,
-        "memory": room,
-        "folder": folder,
-        "schema": schema,
-        "kinds": kinds,
-    }
-    own |= {"test_key": test_key, "date_split": by_date, "group": group}
+    own: dict[str, Any] = {"memory": room, "folder": folder, "schema": schema, "kinds": kinds, **given.processing}
+    own |= {"test_key": test_key, "date_split": by_date, "group": group, "event": event}
     settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
     _check_date_split(settings, site, schema, budgeted=budgeted)
     sites: dict[str, Site] = {}
@@ -197,13 +193,14 @@ def federate_rows(
     federation.agree_later = lambda: _agree(federation, protection.policy, settings, task, positive, absent)
     federation.split_later = lambda split: _split(federation, split, given)
     if not protection.policy.approve:
-        _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
+        _ = federation.agreement  # sites receive requests now, so that errors appear where the federation is made
     return federation
 
 
 def _said_besides(settings: SiteSettings, pretrained: Mapping[str, Any]) -> str:
     """Return the rarely used settings that a study's journal records."""
     said = f"; kinds {settings.kinds}" if settings.kinds else ""
+    said += f"; event {settings.event}" if settings.event else ""
     said += "; test by row" if settings.test_key and settings.test else ""
     said += f"; split {settings.date_split}" if settings.date_split else ""
     return said + "".join(f"; {name} brings {name_of(forest)}" for name, forest in pretrained.items())
@@ -221,17 +218,19 @@ def _check_date_split(settings: SiteSettings, site: str | None, schema: Schema |
         raise InputError.about("split", NEEDS_DATE)
 
 
-def _given_schema(schema: Schema | None, label: str, positive: Class | None) -> Schema | None:
-    """Return a schema that is given, with the positive class; raise ``InputError`` if its label is another."""
+def _given_schema(schema: Schema | None, label: str, event: str | None, positive: Class | None) -> Schema | None:
+    """Return a given schema with the positive class; raise ``InputError`` if its label differs."""
+    if schema is not None and schema.label.event != event:
+        raise InputError(f"the schema's event is {schema.label.event!r} and event is {event!r}; they must be the same")
     if schema is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r} and label is {label!r}; they must be the same")
     return None if schema is None else schema.with_positive(positive)
 
 
 def _split(federation: Federation, split: Split, given: Options) -> Federation:
-    """Return a federation of the sites of a split, with the same policy, whose test rows are the split's.
+    """Return a federation of the sites of a split, with the same policy and the split's test rows.
 
-    To the sites' gates it is a study of its own; its ledgers are as old as it is.
+    For the sites' gates it is a separate study, with new ledgers.
     """
     if isinstance(split, LeftOut) and given.sums != "trusted":
         raise InputError.about("sums", NEEDS_TRUSTED_SUMS)
@@ -245,7 +244,7 @@ def _split(federation: Federation, split: Split, given: Options) -> Federation:
             raise InputError.about(
                 "repeats", f"need forests that are not fitted: that of {name!r} may know rows it is evaluated by"
             )
-        # starting threads takes longer than small tables do
+        # starting threads takes longer than small tables need
         n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
         settings = replace(site.settings, test=split.test, fold=fold, date_split=None, n_jobs=n_jobs)
         sites[name] = site.rebuilt(settings, **protection.of(name, _budget(protection.policy, None, name)))
@@ -265,24 +264,29 @@ def _agree(
     positive: Class | None,
     absent: Absent,
 ) -> Agreement:
-    """Agree on a schema as far as the policy allows, check parameters that name columns, and warn of odd data."""
+    """Agree on a schema as far as the policy allows, check parameters that name columns, and warn about odd data."""
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
     label, kinds, rows = settings.label, settings.kinds, policy.allows_exact("CountRows")
     found: dict[str, Any] = {"count_rows": rows, "kinds": kinds, "positive": positive}
-    found |= {"grouped": settings.group is not None, "absent": absent}
+    found |= {"grouped": settings.group is not None, "absent": absent, "event": settings.event}
     agreement = agree_on(federation, label, task, settings.schema, **found, share_columns=share)
     agreement.differences.warnings += shared_ids(_ids(federation.local_sites))
     for text in agreement.differences.warnings:
         warn_user(text)
     check_excluded(settings.exclude, federation.local_sites, "at any site")
     if agreement.by_asking:
-        columns = [label, *settings.left_out, *(column.name for column in agreement.described)]
+        columns = [
+            label,
+            *filter(None, [settings.event]),
+            *settings.left_out,
+            *(column.name for column in agreement.described),
+        ]
         check_named(kinds, columns, "at any site")
     return agreement
 
 
 def _ids(sites: Mapping[str, Site]) -> dict[str, list[str]]:
-    """Return the persons of each site; raise ``SiteError`` where the column of their ids does not tell."""
+    """Return the persons of each site; raise ``SiteError`` if the ID column cannot be used."""
     found = {}
     for name, site in sites.items():
         try:
@@ -321,24 +325,24 @@ def _fingerprints(sites: Mapping[str, Site]) -> list[str]:
     for site in sites.values():
         try:
             found.append(site.fingerprint())
-        except Exception:  # whatever it is, the site says it better when it is asked
+        except Exception:  # whatever is wrong, the site's own error is better
             found.append("")
     return found
 
 
 def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the forests that sites bring, and return them by site."""
+    """Check the pretrained forests of sites, and return them by site."""
     if forests is not None and not isinstance(forests, Mapping):
         raise InputError.about("forests", f"must be a dict of forests by site, got {type(forests).__name__}")
     if not forests:
         return {}
-    from sklearn.base import clone  # here: a site's process has no need of scikit-learn
+    from sklearn.base import clone  # here, because a site's process does not need scikit-learn
 
     pretrained = {str(name): forest for name, forest in forests.items()}
     for name, forest in pretrained.items():
         if name not in sites:
             raise InputError.about("forests", f"names {name!r}, which is not a site; the sites are {', '.join(sites)}")
-        # a copy, since an estimator may be fitted elsewhere later
+        # a copy, because an estimator may be fitted elsewhere later
         pretrained[name] = clone(forest) if is_unfitted(forest) else read_forest(forest)
     return pretrained
 
@@ -355,7 +359,7 @@ def sources_by_site(
         return {str(name): table for name, table in tables.items()}
     if site is None:
         raise InputError("pass a dict of tables by site, or one table and site='the column that names it'")
-    # cells as they are: what a column is each site finds out, as if it had a table of its own
+    # unchanged cells: each site finds the type of a column, as if it had a separate table
     table = open_table(tables, kinds=kinds)
     for complaint in (text for name, text in table.unclear.items() if schema is None and name not in exclude):
         raise SchemaError(complaint)

@@ -1,4 +1,4 @@
-"""What both ways of making a federation share: options, checks of arguments, and the sums and gates they name."""
+"""Shared by federations of rows and columns: options, checks of arguments, and the sums and gates that they select."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -7,13 +7,15 @@ from difflib import get_close_matches
 from inspect import Parameter
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
+from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
 from silvan.data.column_types import Kinds
+from silvan.data.schema import Task
 from silvan.errors import InputError
-from silvan.federation.federation import Federation, Sums, check_names
+from silvan.federation.federation import Federation, Sums
 from silvan.federation.journal import Journal
 from silvan.federation.keys import Key
+from silvan.federation.members import check_names
 from silvan.federation.signed import make_signers
 from silvan.federation.site import SecureSum, Site
 from silvan.federation.store import Store
@@ -28,6 +30,7 @@ from silvan.privacy.identity.seal import public_key
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.site_folder import make_folders
 from silvan.privacy.terms import Terms
+from silvan.util.device import check_device
 
 NEEDS_TRUSTED_SUMS = (
     "must be 'trusted' to leave one site out: the sums with a site and those without it differ by the site's own, "
@@ -51,6 +54,7 @@ class OptionKeywords(TypedDict, total=False):
     timeout: float | None
     journal: str | None
     n_jobs: int | None
+    device: str
     transport: type[InProcess]
 
 
@@ -58,7 +62,7 @@ class OptionKeywords(TypedDict, total=False):
 class Options:
     """How a federation in this process protects what leaves its sites, and how it runs.
 
-    What each option means is said where users meet it, at ``federate_rows``.
+    ``federate_rows`` documents each option.
     """
 
     sums: SumsName = "trusted"
@@ -70,7 +74,17 @@ class Options:
     timeout: float | None = None
     journal: str | None = None
     n_jobs: int | None = None
+    device: str = "auto"
     transport: type[InProcess] = InProcess
+
+    def __post_init__(self) -> None:
+        """Raise ``InputError`` for a device that there cannot be."""
+        check_device(self.device)
+
+    @property
+    def processing(self) -> dict[str, Any]:
+        """The settings of a site that say what it computes on."""
+        return {"n_jobs": self.n_jobs, "device": self.device}
 
 
 def shows_options(function: Federate) -> Federate:
@@ -104,7 +118,7 @@ class Protection:
 
     @property
     def seals(self) -> dict[str, bytes]:
-        """The public keys that sites seal with for each other; all of them are set up here, so each may know them."""
+        """The public keys that sites seal with for each other; as all are created here, each may know them."""
         return {name: public_key(store) for name, store in self.stores.items()}
 
     def of(self, name: str, budget: Budget | None = None) -> dict[str, Any]:
@@ -120,7 +134,7 @@ class Protection:
         }
 
     def federation(self, sites: dict[str, Site], study: str, options: Options) -> Federation:
-        """Make the federation of sites that were made with this."""
+        """Make the federation of sites created with these protections."""
         check_quorum(options.quorum, self.sums, len(sites))
         federation = Federation(
             options.transport(sites, cold=options.cold),
@@ -151,7 +165,7 @@ def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums
 
 
 def check_quorum(quorum: int | None, sums: Sums, n: int) -> None:
-    """Raise ``InputError`` for a quorum of n sites with which a sum could not be finished."""
+    """Raise ``InputError`` for a quorum of n sites that is too small for any sum."""
     needed = sums.must_stay(n)
     if quorum is not None and 1 <= quorum < needed <= n:
         raise InputError.wrong(
@@ -162,11 +176,11 @@ def check_quorum(quorum: int | None, sums: Sums, n: int) -> None:
 def check_common(
     test: float, task: str | None, random_state: Any, exclude: Any, label: str | None, *, may_be_none: bool = False
 ) -> None:
-    """Raise ``InputError`` for a test share, task, seed or list of columns that is not possible."""
+    """Raise ``InputError`` for an impossible test share, task, seed or list of columns."""
     if not 0.0 <= test < 1.0:
         raise InputError.wrong("test", "at least 0 and below 1", test)
-    if task not in (None, "classification", "regression"):
-        raise InputError.wrong("task", "None, 'classification' or 'regression'", task)
+    if task not in (None, *get_args(Task)):
+        raise InputError.wrong("task", "None, 'classification', 'regression' or 'survival'", task)
     whole = isinstance(random_state, Integral) and not isinstance(random_state, bool)
     if not ((whole and random_state >= 0) or (may_be_none and random_state is None)):
         wanted = "None or a whole number" if may_be_none else "a whole number"
@@ -177,15 +191,34 @@ def check_common(
         raise InputError.about("exclude", EXCLUDES_LABEL.format(label))
 
 
+NEEDS_TIMES = "'survival' needs time and event: the columns of times, and of whether the event happened then"
+
+
+def task_of(task: Task | None, time: str | None, event: str | None, label: str, exclude: Sequence[str]) -> Task | None:
+    """Return the task; raise ``InputError`` unless it is survival where, and only where, time and event are named."""
+    named = [name for name, column in (("time", time), ("event", event)) if column is not None]
+    if not named and task != "survival":
+        return task
+    if len(named) < 2:
+        raise InputError.about("task", NEEDS_TIMES)
+    if task not in (None, "survival"):
+        raise InputError.about(named[0], f"is for task='survival', got task={task!r}")
+    if label not in ("label", time):
+        raise InputError.about("label", "is for other tasks than survival, whose label is time and event: leave it out")
+    if event in exclude:
+        raise InputError.about("exclude", f"names the event {event!r}, which is a part of what is predicted")
+    return "survival"
+
+
 def check_excluded(exclude: Sequence[str], sites: Mapping[str, Site], where: str) -> None:
-    """Raise ``InputError`` for a misspelt column, which would be trained on."""
+    """Raise ``InputError`` for a misspelt column, which would otherwise become a feature."""
     unknown = [name for name in exclude if not any(name in site.excluded for site in sites.values())]
     if unknown:
         raise InputError.about("exclude", f"names {unknown[0]!r}, which is not a column {where}")
 
 
 def check_folded(kinds: Kinds, label: str) -> None:
-    """Raise ``InputError`` for case-insensitive categories of a feature: only classes can be."""
+    """Raise ``InputError`` for case-insensitive categories of a feature: only classes may be."""
     folded = [name for name, kind in kinds.items() if kind == "folded" and name != label]
     if folded:
         raise InputError(f"kinds: 'folded' is for the label; write the categories of {folded[0]!r} alike instead")

@@ -7,8 +7,8 @@ import numpy as np
 
 from silvan.data.cells import fold, look_alike
 from silvan.data.column_types import Kinds, date_parts
-from silvan.data.encode import Task, date_features
-from silvan.data.schema import CROWDED, FEWER, MAX_CATEGORIES, Class, Feature, Label, Schema
+from silvan.data.encode import date_features
+from silvan.data.schema import CROWDED, FEWER, MAX_CATEGORIES, Class, Feature, Label, Schema, Task
 from silvan.errors import AgreementError, FormatError, reject
 from silvan.federation import wire
 from silvan.federation.agreement import Absent, Agreement, ColumnAtSites, Differences
@@ -57,15 +57,15 @@ def agree_on(
     positive: Class | None = None,
     grouped: bool = False,
     absent: Absent = "missing",
-    share_key: Callable[[], None] | None = None,
+    event: str | None = None,
     share_columns: Callable[[Sequence[str]], None] | None = None,
 ) -> Agreement:
     """Find a schema that fits all sites' tables, the differences between the tables, and each site's number of rows.
 
     ``grouped`` says whether the study names a column of persons' ids: sites must agree with it. If a schema is given,
-    sites are asked for their rows at most. ``share_columns`` sends sites the names of the others' columns, and
-    ``share_key`` gives them the key for proving category counts, both before anything is counted. ``positive`` is the
-    positive class of two. ``absent`` says how to treat columns that some sites lack.
+    sites are asked for their rows at most. ``share_columns`` sends sites the names of the others' columns, before
+    anything is counted. ``positive`` is the positive class of two. ``absent`` says how to treat columns that some sites
+    lack. ``event`` is the column of events if the label is a time.
     """
     if schema is not None:
         if share_columns is not None:
@@ -86,8 +86,6 @@ def agree_on(
             share_columns(list(found))
         named: dict[str, dict[str, int]] = {}
         if "categorical" in found.values():
-            if share_key is not None:
-                share_key()
             features, named = _name_categories(federation, features, differences)
     rows = {site: description.rows for site, description in replies.items()}
     described = []
@@ -98,7 +96,7 @@ def agree_on(
         }
         categories = {site: n for site, n in named.get(name, {}).items() if site in sites}
         described.append(ColumnAtSites(name, kind, sites, bounds, categories))
-    of_study = Label(label, classes, folded=kinds.get(label) == "folded").with_positive(positive)
+    of_study = Label(label, classes, folded=kinds.get(label) == "folded", event=event).with_positive(positive)
     return Agreement(Schema(tuple(features), of_study), differences, rows, described=described, grouped=grouped)
 
 

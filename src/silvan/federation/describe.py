@@ -22,13 +22,24 @@ import numpy as np
 
 from silvan.data.bins.column_summary import Sizes, summarise
 from silvan.data.cells import MISSING, class_places, distinct, fold
-from silvan.data.encode import Task, category_texts
-from silvan.data.schema import MAX_CATEGORIES, Class
+from silvan.data.encode import category_texts
+from silvan.data.schema import MAX_CATEGORIES, Class, Task
 from silvan.errors import FormatError, RefusedError, reject
 from silvan.federation import wire
-from silvan.federation.message import Ask, Blob, Derived, Fixed, PartitionsWay, Reply, Total
-from silvan.federation.proven_sums import PARTS, is_proven, prove
+from silvan.federation.message import (
+    Ask,
+    Blob,
+    Derived,
+    Fixed,
+    PartitionsWay,
+    Reply,
+    SummedReply,
+    Total,
+    request_digest,
+)
+from silvan.federation.proven_sums import SumName, is_proven
 from silvan.federation.site import Site, answers
+from silvan.federation.store import proof_key_name
 from silvan.tree.sampling import one_of_each
 from silvan.util.cell_text import cell_text
 from silvan.util.readable import count_of
@@ -86,11 +97,10 @@ class CountRows(Ask[Size], frozen=True, kw_only=True, omit_defaults=True):
     grouped: Fixed[bool] = False  # whether rows are counted by person
 
 
-class CategoryCounts(Reply, frozen=True, kw_only=True):
-    """Rows per hash of the category name, (columns, hashes), and the proof that the sites counted them."""
+class CategoryCounts(SummedReply, frozen=True, kw_only=True):
+    """Rows per hash of the category name, (columns, hashes)."""
 
     counts: np.ndarray
-    proof: np.ndarray
 
 
 class CountCategories(Total[CategoryCounts], frozen=True, kw_only=True):
@@ -135,7 +145,7 @@ def describe(site: Site, request: Describe) -> Description:
     """Describe the table."""
     _check_grouped(site, request)
     counted = None if site.groups is None else one_of_each(site.groups.keys)
-    replies = summarise(site.table, site.label, request.task, site.sizes_apart(), counted)
+    replies = summarise(site.table, site.label, request.task, site.sizes_apart(), counted, site.event)
     classes = replies.label.classes
     named = None if classes is None else _named_classes(site, classes)
     return Description(
@@ -212,17 +222,7 @@ def count_categories(site: Site, request: CountCategories) -> CategoryCounts:
         for texts in _texts(site, name):
             for text, n in texts.items():
                 counts[row, buckets(text)] += n
-    return CategoryCounts(counts=counts, proof=prove(_key(site), _name(site, request.names), site.name, counts))
-
-
-def _key(site: Site) -> np.ndarray:
-    """Return the key for proofs: the sampling key if sites share no other, as in one process."""
-    return site.sampling_key if site.shared_key is None else site.shared_key
-
-
-def _name(site: Site, names: list[str]) -> list[str]:
-    """Return the name of the counts: a site counts a set of columns once per task."""
-    return [site.study, site.task, *names]
+    return CategoryCounts(counts=counts)
 
 
 @answers(NameCategories)
@@ -231,9 +231,7 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
     _check_once(request.names)
     total = wire.decode(site.blob(request.counts.hash), CategoryCounts)
     check_counts(total, len(request.names))
-    proof = _key(site), _name(site, request.names), request.sites, total.counts, total.proof
-    secret = site.naming == "all" or site.shared_key is not None
-    proven = secret and site.name in request.sites and is_proven(*proof)
+    proven = site.naming == "all" or _is_counted(site, request, total)
     names = []
     for name, counts in zip(request.names, total.counts, strict=True):
         allowed = set(common_hashes(counts).tolist())
@@ -252,7 +250,7 @@ def name_categories(site: Site, request: NameCategories) -> CategoryNames:
 
 def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
     """Count the rows of each category batch by batch; if rows belong to persons, count persons over all batches."""
-    if name not in site.table.names or name == site.label:
+    if name not in site.table.names or name in (site.label, site.event):
         return
     batches = site.table.batches([name])
     if site.groups is None:
@@ -266,12 +264,23 @@ def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
     yield dict(zip(known, site.groups.count(np.concatenate(codes), len(known)).tolist(), strict=True))
 
 
+def _is_counted(site: Site, request: NameCategories, total: CategoryCounts) -> bool:
+    """Whether counts are proved to be the sum of what these sites counted, this one among them."""
+    key, counted = site.store.get(proof_key_name(site.study)), CountCategories(names=request.names)
+    asked = request_digest(counted.kind(), wire.encode(counted))
+    name = SumName(site.study, site.task, request.sites)
+    return (
+        key is not None
+        and site.name in request.sites
+        and is_proven(key, name, dict.fromkeys(request.sites, asked), total) is True
+    )
+
+
 def check_counts(reply: CategoryCounts, n_columns: int) -> None:
     """Raise ``FormatError`` unless these are category counts for this many columns."""
-    counts, proof = reply.counts, reply.proof
+    counts = reply.counts
     if counts.shape != (n_columns, 2 * BUCKETS) or counts.dtype != np.int32 or counts.min(initial=0) < 0:
         raise FormatError("its counts are not counts")
-    reject(proof.shape != (PARTS,) or proof.dtype != np.int64 or proof.min() < 0, "its proof is not one")
 
 
 def common_hashes(counts: np.ndarray) -> np.ndarray:

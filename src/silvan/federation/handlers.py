@@ -26,7 +26,7 @@ _ANSWERED_IN = {
     "algorithms.evaluation.reliability": "CountErrors",
     "algorithms.evaluation.site_models": "KeepAdjusted",
     "algorithms.horizontal.adaptive_forest": "AdaptiveLeaves AdaptiveLevel",
-    "algorithms.horizontal.histogram_forest": "GrowLevel",
+    "algorithms.horizontal.histogram_forest": "CountLeafTimes GrowLevel",
     "algorithms.horizontal.merged_forest": "GrowTrees",
     "algorithms.horizontal.weigh_halves": "CompareHalves",
     "algorithms.kept_results": "KeepResults",

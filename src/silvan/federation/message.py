@@ -57,10 +57,21 @@ PartitionsWay = Literal["add up", "site"]
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A site's reply. Replies to ``total`` hold integer arrays only."""
+    """A site's reply."""
 
 
 R = TypeVar("R", bound=Reply)
+
+PROOF, NO_PROOF = "proof", np.zeros(0, np.int64)
+
+
+class SummedReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """A site's part of a sum, or the sum: integer arrays, and a proof if the sites share a key (``proven_sums.py``)."""
+
+    proof: np.ndarray = NO_PROOF
+
+
+S = TypeVar("S", bound=SummedReply)
 
 
 class SignedReply(Reply, frozen=True, kw_only=True):
@@ -146,7 +157,7 @@ class Ask(Request, Generic[R], frozen=True, kw_only=True):
     verb: ClassVar[Verb] = "ask"
 
 
-class Total(Request, Generic[R], frozen=True, kw_only=True):
+class Total(Request, Generic[S], frozen=True, kw_only=True):
     """A request with replies of the type in brackets, of which the coordinator sees only the sum."""
 
     verb: ClassVar[Verb] = "total"
@@ -243,6 +254,8 @@ def shapes(reply: msgspec.Struct) -> str:
     said = []
     for name in reply.__struct_fields__:
         value, words = getattr(reply, name), name.replace("_", " ")
+        if name == PROOF and not len(value):
+            continue
         if isinstance(value, np.ndarray):
             size = " x ".join(f"{n:,}" for n in value.shape) or "1"
             said.append(f"{words}: {size} {_ELEMENTS.get(value.dtype.kind, 'elements')}")

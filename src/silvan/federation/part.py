@@ -40,7 +40,7 @@ def encode_rows(frame: Frame, schema: Schema, *, strict: bool, first_row: int = 
 
 def encoded_columns(schema: Schema, table: Whole | Batched) -> list[str]:
     """Return the columns of a table that are encoded by a schema."""
-    return [name for name in dict.fromkeys((*schema.columns, schema.label.name)) if name in table.names]
+    return [name for name in dict.fromkeys((*schema.columns, *schema.label.columns)) if name in table.names]
 
 
 @dataclass(frozen=True)

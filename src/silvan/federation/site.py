@@ -36,13 +36,15 @@ from silvan.federation.message import (
     Reply,
     Request,
     SignedReply,
+    SummedReply,
     Trouble,
     Verb,
     blobs_in,
 )
+from silvan.federation.proven_sums import SumName, prove
 from silvan.federation.signed import ForgedError, SignedMessage, Signer, is_owned
 from silvan.federation.site_table import SiteSettings, SiteTable
-from silvan.federation.store import CacheKey, MemoryStore, Store, digest
+from silvan.federation.store import CacheKey, MemoryStore, Store, digest, proof_key_name
 from silvan.util.files import has_no_room
 
 log = logging.getLogger("silvan.site")
@@ -66,10 +68,6 @@ class Outbox:
 
     def admit(self, site: "Site", request: Request, envelope: Envelope) -> None:
         """Raise ``RefusedError`` to refuse a request before anything is computed."""
-
-    def release(self, site: "Site", request: Request, reply: Reply) -> Reply:
-        """Return the reply, changed if necessary, or raise ``RefusedError``."""
-        return reply
 
     def note(
         self, site: "Site", envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes
@@ -170,6 +168,13 @@ class Site(SiteTable):
     def asked(self) -> str:
         """The digest of the current request."""
         return self._envelope.asked
+
+    def proved(self, reply: Reply) -> Reply:
+        """Return the part of a sum that is being answered with its proof, if the sites share a key for that."""
+        key, now = self.store.get(proof_key_name(self.study)), self._envelope
+        if key is None or not isinstance(reply, SummedReply):
+            return reply
+        return prove(key, SumName(now.study, now.task, now.over), now.asked, self.name, reply)
 
     def owners(self, hash_: str) -> list[Owner]:
         """Return the sites that signed a blob's content in this study."""
@@ -284,9 +289,7 @@ class Site(SiteTable):
     ) -> Reply:
         if secure_sum is not None:
             return secure_sum.answer(self, envelope, Own(self, request, handler, envelope.asked))
-        reply = self.work(handler, request)
-        if self.outbox is not None:
-            reply = self.outbox.release(self, request, reply)
+        reply = self.proved(self.work(handler, request))
         if isinstance(reply, SignedReply) and self.keys is not None:
             signature = self.keys.sign_work(envelope.study, envelope.task, digest(reply.work()))
             reply = msgspec.structs.replace(reply, signature=signature)
@@ -351,11 +354,9 @@ class Own:
         self.site.cache.pop(self._key, None)
 
     def release(self) -> Reply:
-        """Return the part as the outbox releases it, to be masked."""
-        outbox = self.site.outbox
+        """Return the part with its proof, to be hidden."""
         known = self.site.cache.get(self._key)
-        reply = self.site.work(self.handler, self.request) if known is None else known
-        return reply if outbox is None else outbox.release(self.site, self.request, reply)
+        return self.site.proved(self.site.work(self.handler, self.request) if known is None else known)
 
     @property
     def _key(self) -> CacheKey[Reply]:

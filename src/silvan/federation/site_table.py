@@ -60,9 +60,9 @@ class SiteSettings:
     ``date_split`` the test rows are the latest ones, and its column is not a feature. ``results`` is the folder for the
     results of a study, if the site keeps any. ``naming`` decides which classes and categories the site names
     (``describe.py``): "all" is for one process; "proven" means classes that enough of its own rows have, and categories
-    proven to be common with the sites' ``shared_key``. With ``published`` sampling the sampling key is not replaced by
+    that are proven to be common (``proven_sums.py``). With ``published`` sampling the sampling key is not replaced by
     the shared key. ``group`` names the column of persons' ids, which is not a feature: all rows of a person are in one
-    part, and a person counts as one row.
+    part, and a person counts as one row. ``event`` names the column of events if ``label`` names that of times.
     """
 
     label: str = "label"
@@ -80,11 +80,11 @@ class SiteSettings:
     kinds: Kinds = field(default_factory=dict)
     naming: Naming = "all"
     published: bool = False
-    shared_key: np.ndarray | None = None
     results: Path | None = None
     test_key: bytes | None = None
     date_split: DateSplit | None = None
     group: str | None = None
+    event: str | None = None
 
     @classmethod
     def of_study(cls, label: str, exclude: Sequence[str], test: float, random_state: int, **own: Any) -> Self:
@@ -121,8 +121,8 @@ class SiteTable(SiteSettings):
         if self.group is not None:
             kinds = {**kinds, self.group: "categorical"}
         if is_partitioned(self.source):
-            if self.group is not None or self.date_split is not None:
-                what = "group" if self.group is not None else "a split by date"
+            asked = {"survival": self.event, "group": self.group, "a split by date": self.date_split}
+            for what in [what for what, given in asked.items() if given is not None]:
                 raise SchemaError(f"{what} needs all rows of a site in one place, not partitions on a Dask cluster")
             return Partitioned(self.source, self.label, _BATCH, self.folder, left_out, kinds)
         if self.memory is None:
@@ -193,7 +193,7 @@ class SiteTable(SiteSettings):
             seed.append(1 + self.fold.shuffle)
             if self.test_key is not None:  # between machines nobody else knows which rows are in which fold
                 seed.append(int.from_bytes(self.test_key, "big"))
-        return hold_out(self.table, self.label, self.test, seed, self.folder, self.fold, self.groups)
+        return hold_out(self.table, self.event or self.label, self.test, seed, self.folder, self.fold, self.groups)
 
     def _blocks(self, schema: Schema) -> Iterator[Block]:
         """Yield all rows, encoded by a schema; no cell raises an error."""

@@ -25,10 +25,10 @@ SHARE = "share "
 SIGNING = "signing key"
 """Key of the signing key of a site without a folder, in this process."""
 
-FINGERPRINT = "fingerprint"
-"""Prefix of the key from which fingerprints of sums are derived."""
+PROOF = "proof"
+"""Prefix of the key by which sums are proved."""
 
-LASTING = (SEQUENCE, SHARE, SIGNING, FINGERPRINT, "secret", "shared key", "paillier key", "named ")
+LASTING = (SEQUENCE, SHARE, SIGNING, PROOF, "secret", "shared key", "paillier key", "named ")
 """Prefixes of values that a site cannot receive or draw again, and of the protocol sequence that it enforces."""
 
 
@@ -75,9 +75,9 @@ class MemoryStore(Store):
             self._values[key] = value
 
 
-def fingerprint_key_name(study: str) -> str:
-    """Return the store's key for the secret from which fingerprints of a study's sums are derived."""
-    return f"{FINGERPRINT} key of {study}"
+def proof_key_name(study: str) -> str:
+    """Return the store's key for the secret by which a study's sums are proved."""
+    return f"{PROOF} key of {study}"
 
 
 def digest(data: bytes) -> str:

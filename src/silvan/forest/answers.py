@@ -1,4 +1,4 @@
-"""What trees answer for rows, added up by weight: values of leaves, votes, and the weight of those that took part."""
+"""Answers of trees for rows, added up by weight: leaf values, votes, and the weight of the trees that took part."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ U = np.uint64  # unsigned indices spare the check for negative ones in the inner
 
 
 class Adding(NamedTuple):
-    """What is added: the value and the vote of every leaf, the weight of every tree, and which rows a tree skips."""
+    """What is added: the value and the vote of every leaf, the weight of every tree, and the rows that a tree skips."""
 
     value: np.ndarray  # (leaves, outputs)
     vote: np.ndarray  # (leaves,)
@@ -20,7 +20,7 @@ class Adding(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What it is added to; values or votes may have no columns."""
+    """The totals; values or votes may have no columns."""
 
     values: np.ndarray  # (rows, outputs)
     votes: np.ndarray  # (rows, classes)
@@ -42,7 +42,7 @@ def add_rows(
 ) -> None:
     """Add the value and the vote of a leaf for the rows ``first + rows[begin:stop]``."""
     values, start = total.values, U(first)
-    if values.shape[1] == 2:  # nearly always, and faster together
+    if values.shape[1] == 2:  # the usual case, and faster together
         one, two = weight * adding.value[leaf, 0], weight * adding.value[leaf, 1]
         for i in range(begin, stop):
             values[start + U(rows[i]), U(0)] += one

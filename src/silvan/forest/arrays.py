@@ -1,8 +1,8 @@
 """The arrays of a forest: nodes in level order, leaf values, tree weights and a schema.
 
-Nodes of a tree stand in level order, siblings side by side. So the k-th inner node of a tree, counted from 0,
-has its children at places 2k+1 and 2k+2 of that tree, and which nodes are leaves determines the whole structure:
-there are no child pointers to get wrong, and one forest has one form.
+The nodes of a tree are in level order, siblings side by side. So the k-th inner node of a tree, counted from 0,
+has its children at positions 2k+1 and 2k+2 of that tree, and which nodes are leaves determines the whole structure:
+there are no child pointers to get wrong, and a forest has a single representation.
 
 ``ForestArrays`` does not check its arrays; ``Forest``, the class that is used, does.
 """
@@ -31,7 +31,7 @@ log_odds  the weighted sum of their leaf values, a number a class, is mapped to 
         the probabilities that these make are scaled to add up to 1
 """
 
-COMBINES: tuple[Combine, ...] = get_args(Combine)  # ways in which trees make an answer
+COMBINES: tuple[Combine, ...] = get_args(Combine)  # ways to combine trees
 DEPTH_CAP = 4096  # no tree is deeper; ``max_depth=None`` means this
 
 ARRAYS = {
@@ -40,35 +40,45 @@ ARRAYS = {
     "threshold": np.float32,  # (nodes,) numeric split: left if x <= threshold
     "missing_left": np.bool_,  # (nodes,) whether missing values go left
     "sets": np.uint64,  # (category splits, 4) bins that go left, in the order of the nodes
-    "value": np.float64,  # (leaves, outputs) class probabilities or a number, in the order of the nodes
+    "value": np.float64,  # (leaves, outputs) probabilities, a number or cumulative hazards, in the order of the nodes
     "weights": np.float64,  # (trees,)
 }
 """The arrays of a forest with their element types; the file format and the hash follow this list."""
 
 STAGE_ARRAYS = {
-    "group": np.int32,  # (trees,) the stage of each tree: from 0, never falling, none left out
+    "group": np.int32,  # (trees,) the stage of each tree: starting at 0, never decreasing, without gaps
     "say": np.float64,  # (stages,)
 }
 """More arrays, of forests that combine by stages and of no others."""
 
 CALIBRATION_ARRAYS = {
-    "knots": np.float64,  # (classes, points) summed leaf values, rising
-    "odds": np.float64,  # (classes, points) log-odds there, never falling; straight lines between and beyond
+    "knots": np.float64,  # (classes, points) summed leaf values, increasing
+    "odds": np.float64,  # (classes, points) log-odds there, never decreasing; linear between and beyond
 }
 """More arrays, of forests that combine log-odds and of no others."""
 
 RELIABILITY_ARRAYS = {
     "curve": np.float64,  # (classes, 2) by class: intercept and slope of log-odds, from mean scores to probabilities
-    "errors": np.float64,  # (2, points) errors on rows that trees did not see, rising; how many rows have at most these
+    "errors": np.float64,  # (2, points) out-of-bag errors, increasing; the number of rows with at most this error
 }
 """More arrays, of forests whose trees answer by their mean or vote: how far their scores can be trusted."""
 
-EXTRA_ARRAYS = {**STAGE_ARRAYS, **CALIBRATION_ARRAYS, **RELIABILITY_ARRAYS}  # arrays that only some forests have
+SURVIVAL_ARRAYS = {
+    "times": np.float64,  # (outputs,) rising: the times that leaves' cumulative hazards are of
+}
+"""More arrays, of survival forests and of no others; their leaves hold curves (``curves.py``)."""
+
+EXTRA_ARRAYS = {
+    **STAGE_ARRAYS,
+    **CALIBRATION_ARRAYS,
+    **RELIABILITY_ARRAYS,
+    **SURVIVAL_ARRAYS,
+}  # arrays that only some forests have
 
 
 @dataclass(frozen=True, eq=False)
 class ForestArrays:
-    """Read-only arrays of decision trees, and what follows from them. Equality is equality of ``hash``."""
+    """Read-only arrays of decision trees, and properties derived from them. Equality is equality of ``hash``."""
 
     schema: Schema
     offsets: np.ndarray
@@ -86,6 +96,7 @@ class ForestArrays:
     odds: np.ndarray | None = field(default=None, repr=False)
     curve: np.ndarray | None = field(default=None, repr=False)
     errors: np.ndarray | None = field(default=None, repr=False)
+    times: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Copy the arrays and make the copies read-only."""
@@ -114,8 +125,8 @@ class ForestArrays:
 
     @property
     def n_outputs(self) -> int:
-        """Classes, or 1 for a number."""
-        return max(self.schema.n_classes, 1)
+        """Classes, times of curves, or 1 for a number."""
+        return max(self.schema.n_classes, 1) if self.times is None else len(self.times)
 
     @cached_property
     def classes(self) -> np.ndarray | None:
@@ -137,7 +148,7 @@ class ForestArrays:
         """Each node's distance from its root."""
         before = np.concatenate([[0], np.cumsum(self.feature >= 0)])  # splits before each node
         trees, starts, ends = np.arange(len(self)), self.offsets[:-1], self.offsets[:-1] + 1
-        levels: list[tuple[np.ndarray, np.ndarray]] = []  # trees that are so deep, and how many of their nodes are
+        levels: list[tuple[np.ndarray, np.ndarray]] = []  # trees with this depth, and the number of their nodes
         while len(trees) and len(levels) < DEPTH_CAP + 2:
             levels.append((trees, ends - starts))
             n_next = 2 * (before[ends] - before[starts])
@@ -156,7 +167,7 @@ class ForestArrays:
 
     @cached_property
     def uses(self) -> np.ndarray:
-        """Which features each tree asks about: bool (trees, features)."""
+        """Return which features each tree uses: bool (trees, features)."""
         uses = np.zeros((len(self), self.n_features), np.bool_)
         tree = np.repeat(np.arange(len(self)), np.diff(self.offsets))
         inner = self.feature >= 0
@@ -166,7 +177,7 @@ class ForestArrays:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the trees and the names of columns and classes; nothing of where they came from."""
+        """SHA-256 of the trees and of the names of columns and classes; independent of their origin."""
         schema = self.schema
         named = ([(f.name, f.kind, f.categories, f.other) for f in schema.features], schema.label.classes, self.combine)
         digest = hashlib.sha256(msgspec.json.encode(named))
@@ -210,16 +221,16 @@ class ForestArrays:
         return self if self.gain is None else replace(self, gain=None)
 
     def plain(self) -> Self:
-        """Return the forest without a calibration curve and without errors: trees, and how they combine."""
+        """Return the forest without calibration curve and errors: only the trees, and how they combine."""
         return self if self.curve is None and self.errors is None else replace(self, curve=None, errors=None)
 
     @property
     def decides_by_votes(self) -> bool:
-        """Whether the trees vote on the class; with a calibration curve the most probable class is decided on."""
+        """Whether votes decide the class; with a calibration curve the most probable class wins."""
         return self.combine == "vote" and self.curve is None and self.schema.label.classes is not None
 
     def _stages(self, trees: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Return the stage of each of some trees and the say of each stage; None unless trees combine by stages."""
+        """Return the stages of some trees and the weight of each stage; None unless trees combine by stages."""
         if self.combine != "stages":
             return None, None
         group, say = not_none(self.group), not_none(self.say)
@@ -254,7 +265,7 @@ def left_children(inner: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def not_none(array: np.ndarray | None) -> np.ndarray:
-    """Return an array that a checked forest has, for its way of combining trees needs it."""
+    """Return an array that a checked forest has, because its way of combining trees needs it."""
     if array is None:
         raise TypeError("the way in which this forest combines its trees needs more arrays")
     return array
@@ -277,7 +288,7 @@ def _frozen(array: Any, dtype: Any) -> np.ndarray:
 
 
 def _is_frozen(array: Any, dtype: Any) -> bool:
-    """Whether an array is read-only, its own, and as a copy would be."""
+    """Whether an array is read-only, owns its data, and equals what a copy would be."""
     if type(array) is not np.ndarray or array.dtype != dtype or array.flags.writeable or array.base is not None:
         return False
     return array.flags.c_contiguous and not (array.dtype.kind == "f" and (np.signbit(array) & (array == 0)).any())

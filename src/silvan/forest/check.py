@@ -1,8 +1,8 @@
 """Checks of a forest's arrays: every forest passes them, whether from a file, a message or our own code.
 
 Prediction trusts its arrays and checks no index, so whatever could make it read out of bounds, loop or answer
-nonsense is refused here. Structure needs little checking: nodes carry no pointers, a child's place follows
-from which nodes are leaves. Every check takes time linear in the size of the arrays, for forged ones too.
+nonsense is refused here. Structure needs little checking: nodes have no pointers, a child's position follows from
+which nodes are leaves. Every check takes time linear in the size of the arrays, for forged ones too.
 """
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from silvan.errors import FormatError
 from silvan.forest.arrays import COMBINES, DEPTH_CAP, ForestArrays
 from silvan.forest.category_set import SET_WORDS, is_category_split, known_bins
+from silvan.forest.curves import MOST_TIMES, ROUNDING
 
 ODDS_CAP = 1e6
 """No leaf value, knot or log-odds of a forest that adds them is further from zero; knots differ by one over this."""
@@ -26,6 +27,7 @@ def check(forest: ForestArrays) -> None:
     _check_stages(forest)
     _check_calibration(forest)
     _check_reliability(forest)
+    _check_times(forest)
 
 
 def _require(condition: bool | np.bool_, what: str) -> None:
@@ -38,7 +40,7 @@ def _check_shapes(forest: ForestArrays) -> None:
     _require(offsets.ndim == 1 and len(offsets) >= 2, "it has no trees")
     _require(feature.ndim == 1 and len(feature) < 2**31, "feature must be a list of less than 2^31 nodes")
     _require(offsets[0] == 0 and offsets[-1] == len(feature), "offsets do not span the nodes")
-    # compared, not subtracted: differences of forged offsets may overflow and look right
+    # compared, not subtracted: differences of forged offsets may overflow and look valid
     _require((offsets[1:] > offsets[:-1]).all(), "offsets must rise, every tree has a node")
     for name in ("threshold", "missing_left"):
         _require(getattr(forest, name).shape == feature.shape, f"{name} has the wrong shape")
@@ -46,6 +48,7 @@ def _check_shapes(forest: ForestArrays) -> None:
     _require(len(schema.features) > 0, "its schema has no features")
     _require((feature >= -1).all() and (feature < len(schema.features)).all(), "feature out of range")
     n_leaves = int((feature < 0).sum())
+    _require(forest.times is None or forest.times.ndim == 1, "times has the wrong shape")
     _require(forest.value.shape == (n_leaves, forest.n_outputs), "value has the wrong shape")
     n_sets = int(is_category_split(schema, feature).sum())
     _require(forest.sets.shape == (n_sets, SET_WORDS), "sets has the wrong shape")
@@ -67,7 +70,7 @@ def _check_numbers(forest: ForestArrays) -> None:
     plain = is_leaf | is_category_split(forest.schema, forest.feature)
     _require(np.isfinite(forest.threshold).all(), "a threshold is not finite")
     _require((forest.threshold[plain] == 0).all(), "a threshold without a numeric split")
-    # a byte of 2 is true to NumPy and has another hash
+    # a byte of 2 counts as true in NumPy but has another hash
     _require((forest.missing_left.view(np.uint8) <= 1).all(), "a direction is neither 0 nor 1")
     _require(not forest.missing_left[is_leaf].any(), "a direction at a leaf")
     _require(np.isfinite(forest.value).all(), "a leaf value is not finite")
@@ -130,6 +133,17 @@ def _check_calibration(forest: ForestArrays) -> None:
     _require((np.diff(odds, axis=1) >= 0).all(), "odds must not fall")
 
 
+def _check_times(forest: ForestArrays) -> None:
+    times = forest.times
+    if times is None:
+        return
+    _require(forest.schema.label.event is not None and forest.combine in ("mean", "vote"), "times are for survival")
+    _require(times.ndim == 1 and 1 <= len(times) <= MOST_TIMES, f"times must be 1 to {MOST_TIMES}")
+    _require(np.isfinite(times).all() and (times >= 0).all() and (np.diff(times) > 0).all(), "times must rise from 0")
+    steps = np.diff(forest.value, axis=1, prepend=0.0)
+    _require((steps >= 0).all() and (steps <= 1.0 + ROUNDING).all(), "a cumulative hazard falls, or rises by above 1")
+
+
 def _check_reliability(forest: ForestArrays) -> None:
     curve, errors = forest.curve, forest.errors
     means = forest.combine in ("mean", "vote")
@@ -139,7 +153,7 @@ def _check_reliability(forest: ForestArrays) -> None:
         _require(curve.shape == (forest.n_outputs, 2), "curve has the wrong shape")
         _require((np.abs(curve) <= CURVE_CAP).all(), f"the curve is beyond {CURVE_CAP:g} or not a number")
         _require((curve[:, 1] > 0).all(), "a curve must rise")
-        if forest.n_outputs == 2:  # or the two probabilities would not add up to 1
+        if forest.n_outputs == 2:  # otherwise the two probabilities would not add up to 1
             _require((curve[0] == curve[1] * (-1.0, 1.0)).all(), "the curves of two classes contradict each other")
     if errors is not None:
         _require(errors.ndim == 2 and len(errors) == 2 and errors.shape[1] >= 2, "errors has the wrong shape")

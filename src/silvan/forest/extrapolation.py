@@ -33,7 +33,7 @@ def far_outside(forest: Forest, X: np.ndarray) -> list[Outside]:
     found = []
     for place, feature in enumerate(forest.schema.features):
         thresholds = np.unique(forest.threshold[forest.feature == place])
-        thresholds = thresholds[np.abs(thresholds) < _LARGEST]  # others tell missing values alone
+        thresholds = thresholds[np.abs(thresholds) < _LARGEST]  # other thresholds only separate missing values
         if feature.categorical or len(thresholds) < 2:
             continue
         low, high = float(thresholds[0]), float(thresholds[-1])

@@ -1,8 +1,8 @@
 """Take thousands of rows down a tree together, splitting lists of rows node by node.
 
-At a node the list of the rows that came there is split in two, in their order: the split is read once for all of
-them, and its column from one end to the other. For thousands of rows that is two to three times faster than to
-take each row down by itself, as ``walk`` does, which suits a few rows as well.
+At a node the list of its rows is split in two, in order: the split is read once for all of them, and its column from
+one end to the other. For thousands of rows this is two to three times faster than passing each row down separately,
+as ``walk`` does, which is better for a few rows.
 """
 
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from silvan.forest.arrays import ForestArrays
 from silvan.forest.walk import BLOCK, Nodes, U
 from silvan.util.kernels import njit
 
-ROWS = 1 << 15  # rows that go down together: their lists and a column fit the cache
+ROWS = 1 << 15  # rows processed together: their lists and a column fit the cache
 
 
-ROWS_ADDED = 1 << 14  # rows that go down together where answers are added up, which have to fit as well
+ROWS_ADDED = 1 << 14  # rows processed together if predictions are added up, whose totals must fit as well
 
 
 class FlowColumns(NamedTuple):
@@ -28,7 +28,7 @@ class FlowColumns(NamedTuple):
     """
 
     values: np.ndarray  # float32 (columns, rows)
-    column: np.ndarray  # (nodes,) which column a split reads
+    column: np.ndarray  # (nodes,) the column that a split reads
 
 
 class Buffers(NamedTuple):
@@ -41,7 +41,7 @@ class Buffers(NamedTuple):
 
 
 def lay_out(forest: ForestArrays, X: np.ndarray) -> FlowColumns:
-    """Return the columns that splits ask about, laid out for ``flow``."""
+    """Return the columns that splits use, in the layout of ``flow``."""
     used = np.unique(forest.feature[forest.feature >= 0])
     categorical = np.array([forest.schema.features[f].categorical for f in used], np.bool_)
     first, gaps = np.empty((len(used), len(X)), np.float32), np.zeros(len(used), np.bool_)
@@ -59,7 +59,7 @@ def lay_out(forest: ForestArrays, X: np.ndarray) -> FlowColumns:
 
 @njit(nogil=True, cache=True)
 def _transpose(X: np.ndarray, used: np.ndarray, categorical: np.ndarray, out: np.ndarray, gaps: np.ndarray) -> None:
-    """Write columns as rows, some lines at a time, and note in ``gaps`` which have missing values."""
+    """Write columns as rows, some at a time, and record in ``gaps`` which have missing values."""
     for begin in range(0, X.shape[0], BLOCK):
         for j in range(len(used)):
             for i in range(begin, min(begin + BLOCK, X.shape[0])):
@@ -73,7 +73,7 @@ def _transpose(X: np.ndarray, used: np.ndarray, categorical: np.ndarray, out: np
 
 
 def make_buffers(forest: ForestArrays, n: int) -> Buffers:
-    """Allocate the memory for ``n`` rows going down any tree."""
+    """Allocate the memory for ``n`` rows in any tree."""
     rows, nodes = min(n, ROWS), int(np.diff(forest.offsets).max())
     lists = np.empty((2, rows), np.uint32)
     return Buffers(*lists, *np.empty((2, nodes), np.int64))
@@ -95,7 +95,7 @@ def flow(columns: FlowColumns, first: int, n: int, n_listed: int, tree: int, nod
         threshold, split = nodes.threshold[node], nodes.kind[node]
         lowest, stop = begin[node - root], end[node - root]
         left, right = U(lowest), U(0)
-        # each row is written to both lists, and one of them moves on: no branch to guess wrong
+        # each row is written to both lists, and only one end advances: this avoids a branch that is hard to predict
         if split >= 0:
             for i in range(lowest, stop):
                 row = rows[i]
@@ -126,7 +126,7 @@ def add_by_flow(
 ) -> None:
     """Add the answers of trees for rows ``first`` to ``stop``, tree after tree."""
     lists = np.empty((2, min(ROWS_ADDED, stop - first)), np.uint32)
-    turn = np.zeros(len(buffers.begin), np.uint8)  # which of the two lists holds a node's rows
+    turn = np.zeros(len(buffers.begin), np.uint8)  # which of the two lists has a node's rows
     answer = np.empty((2, 2))
     for begin in range(first, stop, ROWS_ADDED):
         n = min(ROWS_ADDED, stop - begin)
@@ -181,7 +181,7 @@ def _add_tree(
             _add_last(first, rows, lowest, stop, values, threshold, nodes.leaf[child], weight, adding, answer, total)
             continue
         left, right = U(lowest), U(stop) - U(1)
-        # each row is written to both ends, and one of them moves on: no branch to guess wrong
+        # each row is written to both ends, and only one advances: this avoids a branch that is hard to predict
         if split >= 0:
             for i in range(lowest, stop):
                 row = rows[i]
@@ -222,7 +222,7 @@ def _add_last(
     answer: np.ndarray,
     total: Totals,
 ) -> None:
-    """Add two values of the leaves under a last split by number, without sorting its rows into them."""
+    """Add the two leaf values below a last numeric split, without sorting its rows."""
     out, start = total.values, U(first)
     for side in range(2):
         for k in range(2):

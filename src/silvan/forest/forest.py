@@ -1,9 +1,10 @@
 """A forest: checked arrays, with methods to predict, to save and to exchange with other libraries.
 
-What exchanges with another library is imported where it is used: growing trees needs none of it.
+Conversions to other libraries are imported where they are used, because growing trees needs none of them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,12 +14,13 @@ from silvan.errors import FormatError, InputError
 from silvan.forest import intervals, predict, silvan_file
 from silvan.forest.arrays import ARRAYS, ForestArrays, not_none
 from silvan.forest.check import check
+from silvan.forest.curves import Curves, moved, survival
 from silvan.forest.importance import Importances, permutation_importances
 from silvan.forest.shap import Shap, shap_values
 from silvan.util.files import write_whole
 from silvan.util.readable import count_of, html_table
 
-_MOST_SHOWN = 5  # columns that a summary names
+_MOST_SHOWN = 5  # columns shown in a summary
 
 
 class Forest(ForestArrays):
@@ -27,7 +29,7 @@ class Forest(ForestArrays):
     Made by learners, ``load`` and ``from_sklearn``; every forest is checked when it is made, so one that
     exists can be used. Its arrays are read-only. Equality is equality of ``hash``.
 
-    Nodes of a tree stand in level order: the k-th inner node of a tree, counted from 0, has its children at places
+    The nodes of a tree are in level order: the k-th inner node of a tree, counted from 0, has its children at positions
     2k + 1 and 2k + 2 of that tree.
 
     Parameters
@@ -50,7 +52,7 @@ class Forest(ForestArrays):
     weights
         The weight of each tree: (trees,).
     combine
-        How trees make an answer. "mean": the weighted mean of leaf values. "vote": each tree votes with its weight for
+        How trees are combined. "mean": the weighted mean of leaf values. "vote": each tree votes with its weight for
         the most probable class of its leaf. "stages": trees of a stage vote, and stages vote by their weights.
         "log_odds": a calibrated sum of leaf values.
     gain
@@ -63,8 +65,10 @@ class Forest(ForestArrays):
         Of classes, with "mean" and "vote": the intercept and slope that map log-odds of scores to calibrated ones,
         (classes, 2); None for scores as they are.
     errors
-        With "mean" and "vote": errors on rows that trees did not learn from, and how many rows have at most these,
+        With "mean" and "vote": out-of-bag errors, and how many rows have at most these,
         (2, points); what intervals and prediction sets are made of. None: there are none.
+    times
+        Of survival forests: the times that leaf values are cumulative hazards at, (outputs,).
 
     Examples
     --------
@@ -93,6 +97,7 @@ class Forest(ForestArrays):
         """Return a summary for notebooks."""
         n = len(self)
         kind = "a number" if self.classes is None else count_of(len(self.classes), "class")
+        kind = kind if self.times is None else count_of(len(self.times), "time")
         facts: list[tuple[str, object]] = [
             ("trees", n),
             ("nodes", len(self.feature)),
@@ -109,7 +114,7 @@ class Forest(ForestArrays):
     # -- use
 
     def scores(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
-        """Return a share for each class, or the number: (rows, outputs).
+        """Return a share for each class, the number, or cumulative hazards at ``times``: (rows, outputs).
 
         The weighted mean of the leaf values, each class's share of the stages' say, or what log-odds make. A table
         must have all columns of the schema; if trees vote, those that ask about a column which it lacks abstain.
@@ -142,20 +147,34 @@ class Forest(ForestArrays):
         return intervals.predict_set(self, self.scores(X, n_jobs), coverage)
 
     def predict(self, X: Any, n_jobs: int | None = None) -> np.ndarray:
-        """Return the class, or the number.
+        """Return the class, the number, or the risk: the sum of cumulative hazards over ``times``.
 
-        The class is the one that the trees vote for if ``combine`` is "vote" and there is no calibration ``curve``,
-        which need not be the most probable one, and that of the highest score if not.
+        If ``combine`` is "vote" and there is no calibration ``curve``, votes decide the class, which need not be the
+        most probable one. Otherwise it is the class of the highest score.
         """
         rows, absent = predict.as_rows(self, X)
         decided = predict.decide(self, rows, n_jobs, absent)
         return decided if self.classes is None else self.classes[decided]
 
+    def predict_cumulative_hazard_function(self, X: Any, n_jobs: int | None = None) -> Curves:
+        """Return each row's cumulative hazard, the mean of the trees' Nelson-Aalen curves; for survival forests."""
+        return Curves(self._known_times(), self.scores(X, n_jobs), 0.0)
+
+    def predict_survival_function(self, X: Any, n_jobs: int | None = None) -> Curves:
+        """Return each row's survival function, the mean of the trees' Kaplan-Meier curves; for survival forests."""
+        times, (rows, absent) = self._known_times(), predict.as_rows(self, X)
+        return Curves(times, predict.scores(self, rows, n_jobs, absent, value=survival(self.value)), 1.0)
+
+    def _known_times(self) -> np.ndarray:
+        if self.times is None:
+            raise InputError("this forest has no curves: they are of forests fitted with task='survival'")
+        return self.times
+
     def importances(self, X: Any = None, y: Any = None, repeats: int = 5, random_state: int = 0) -> Importances:
-        """Return how much each feature matters, by name.
+        """Return the importance of each feature, by name.
 
         Without rows: its share in the decrease of impurity, averaged over trees; the shares add up to 1. With rows
-        X and y: by how much accuracy (or R2) drops when its column is shuffled.
+        X and y: the drop in accuracy (or R2) when its column is shuffled.
         """
         if X is not None:
             return permutation_importances(self, X, y, repeats, random_state)
@@ -210,7 +229,7 @@ class Forest(ForestArrays):
         """Return a fitted ``RandomForestClassifier`` or ``RandomForestRegressor`` that predicts the same.
 
         With rows X and y, nodes get the counts of these rows, so that importances, Shapley values and drawn trees of
-        the copy hold for them. A forest has no counts of its own: without rows these mean nothing, and a warning says
+        the copy hold for them. A forest stores no counts: without rows they are meaningless, and a warning says
         so.
         """
         from silvan.forest import sklearn_trees
@@ -235,13 +254,13 @@ class Forest(ForestArrays):
             raise InputError.about("y", f"holds {error.args[0]!r}, which is no class of this forest") from None
 
     def to_onnx(self, path: str | Path) -> None:
-        """Write an ONNX model, after checking that onnxruntime answers from it what the forest answers."""
+        """Write an ONNX model, after checking that onnxruntime predicts the same from it."""
         from silvan.forest import onnx_file
 
         onnx_file.to_onnx(self, path)
 
     def to_treelite(self) -> Any:
-        """Return a ``treelite.Model``, after checking that it answers what the forest answers."""
+        """Return a ``treelite.Model``, after checking that it predicts the same."""
         from silvan.forest import treelite_model
 
         return treelite_model.to_treelite(self)
@@ -250,7 +269,7 @@ class Forest(ForestArrays):
 def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) -> Forest:
     """Return one forest with the trees of several.
 
-    ``say`` has a factor a forest: for the weights of its trees, or for what its stages say.
+    ``say`` has a factor per forest, for the weights of its trees or of its stages.
     """
     first = forests[0]
     if any(f.schema != first.schema for f in forests):
@@ -260,6 +279,8 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
         raise InputError(f"forests that combine their trees differently ({ways}) cannot be put together")
     if any(f.curve is not None or f.errors is not None for f in forests):
         raise InputError("calibrated forests cannot be put together: each has a curve of its own; take plain() of each")
+    if first.times is not None:
+        forests = on_same_times(forests)
     if first.combine == "log_odds":
         raise InputError("forests that add log-odds cannot be put together: each has a calibration of its own")
     factors = [1.0] * len(forests) if say is None else say
@@ -274,7 +295,22 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
     else:
         arrays["weights"] = np.concatenate([f.weights * x for f, x in zip(forests, factors, strict=True)])
     for array in arrays.values():
-        array.setflags(write=False)  # nobody else has them, and they need not be copied
+        array.setflags(write=False)  # nobody else has them, so they need not be copied
     gains = [f.gain for f in forests if f.gain is not None]
     gain = np.mean(gains, axis=0) if len(gains) == len(forests) else None
-    return Forest(first.schema, **arrays, combine=first.combine, gain=gain)
+    return Forest(first.schema, **arrays, combine=first.combine, gain=gain, times=forests[0].times)
+
+
+def on_same_times(forests: Sequence[Forest]) -> Sequence[Forest]:
+    """Return survival forests with curves at the same times: those of all, or evenly chosen ones of too many."""
+    known = [not_none(forest.times) for forest in forests]
+    if all(np.array_equal(times, known[0]) for times in known):
+        return forests
+    times = np.unique(np.concatenate(known))
+    most = max(map(len, known))
+    if len(times) > most:
+        times = times[len(times) - 1 - np.arange(most)[::-1] * len(times) // most]
+    found = []
+    for forest, own in zip(forests, known, strict=True):
+        found.append(replace(forest, value=moved(own, forest.value, times), times=times))
+    return found

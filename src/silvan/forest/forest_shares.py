@@ -1,9 +1,9 @@
 """A forest in shares: the structure at the coordinator, the details of each split only with the party that made it.
 
-The structure holds who splits each node and the values of the leaves; a party's share holds by which of its columns
-and at which threshold it splits each of its nodes, and which leaves lie to the left and to the right. Leaves are
-numbered from left to right, tree after tree, so those below a node have consecutive numbers. Nodes stand as in a
-``Forest``. With all shares the forest can be put together; the splits in a share that is lacking are unknown.
+The structure contains the party that splits each node and the values of the leaves; a party's share contains the
+column and threshold of each of its nodes, and which leaves lie to the left and to the right. Leaves are
+numbered from left to right, tree after tree, so those below a node have consecutive numbers. Nodes are ordered as in a
+``Forest``. With all shares the forest can be assembled; the splits of a missing share are unknown.
 """
 
 from collections.abc import Mapping
@@ -28,21 +28,21 @@ STRUCTURE, SHARE = "silvan structure", "silvan share"
 STRUCTURE_ARRAYS = {
     "offsets": np.int64,  # (trees + 1,) where each tree's nodes begin
     "owner": np.int32,  # (nodes,) which party splits the node, -1 for a leaf
-    "gain": np.float64,  # (nodes,) what the split was worth
+    "gain": np.float64,  # (nodes,) the gain of the split
     "weights": np.float64,  # (trees,)
-    "value": np.float64,  # (leaves, outputs), in the order of the nodes; without rows if the label holder keeps it
+    "value": np.float64,  # (leaves, outputs), in the order of the nodes; empty if the label holder keeps it
 }
 
 SHARE_ARRAYS = {
-    "node": np.int64,  # in the order in which the leaves below them begin, parents first
-    "feature": np.int32,  # index among the party's own columns
+    "node": np.int64,  # in the order of their first leaf, parents first
+    "feature": np.int32,  # index among the party's columns
     "threshold": np.float32,
     "missing_left": np.bool_,
     "words": np.uint64,  # (nodes, 4), the left set of a split by category
     "first": np.int64,  # the leaves below the node: first to middle on the left, middle to last on the right
     "middle": np.int64,
     "last": np.int64,
-    "value": np.float64,  # (leaves, outputs), from left to right; without rows unless the party keeps them to itself
+    "value": np.float64,  # (leaves, outputs), from left to right; empty unless the party keeps them secret
 }
 
 
@@ -64,7 +64,7 @@ class Structure(ModelInShares):
 
     @property
     def n_leaves(self) -> int:
-        """Leaves of all trees."""
+        """Number of leaves over all trees."""
         return int((self.owner < 0).sum())
 
     @cached_property
@@ -79,13 +79,13 @@ class Structure(ModelInShares):
 
     @cached_property
     def leaves(self) -> np.ndarray:
-        """The leaves' nodes, from left to right, tree after tree."""
+        """The nodes of the leaves, from left to right, tree after tree."""
         leaves = np.flatnonzero(self.owner < 0)
         return leaves[np.argsort(self.spans[0][leaves])]
 
     @cached_property
     def leaf_row(self) -> np.ndarray:
-        """The row of ``value`` that is a leaf's, by its number from left to right."""
+        """The row of ``value`` for each leaf, by its number from left to right."""
         leaves = np.flatnonzero(self.owner < 0)
         rows = np.empty(len(leaves), np.int64)
         rows[self.spans[0][leaves]] = np.arange(len(leaves))
@@ -93,11 +93,11 @@ class Structure(ModelInShares):
 
     @cached_property
     def tree_bounds(self) -> np.ndarray:
-        """Where each tree's leaves begin, and where the last ones end."""
+        """The first leaf of each tree, and the end of the last tree's."""
         return np.append(self.spans[0][self.offsets[:-1]], self.n_leaves)
 
     def check_share(self, share: "Share", party: str) -> None:
-        """Raise ``FormatError`` unless a share is this party's share of this model."""
+        """Raise ``FormatError`` unless a share belongs to this party and model."""
         own = np.flatnonzero(self.owner == self.parties.index(party))
         kept = party == self.label_holder and not len(self.value)
         if (
@@ -110,7 +110,7 @@ class Structure(ModelInShares):
             raise FormatError(f"not the share of party {party!r} in this model")
 
     def check(self) -> None:
-        """Raise an error if this is no structure."""
+        """Raise an error if this is not a valid structure."""
         super().check()
         n, offsets = len(self.owner), self.offsets
         require(offsets.ndim == self.owner.ndim == 1 and len(offsets) >= 2, "its trees")
@@ -134,7 +134,7 @@ class Share:
 
     model: str
     party: str
-    schema: Schema  # of its own columns
+    schema: Schema  # of its columns
     n_leaves: int
     node: np.ndarray
     feature: np.ndarray
@@ -151,7 +151,7 @@ class Share:
 
     @cached_property
     def categorical(self) -> np.ndarray:
-        """Which splits are by category."""
+        """Which splits are categorical."""
         return is_category_split(self.schema, self.feature)
 
     def to_bytes(self) -> bytes:
@@ -166,7 +166,7 @@ class Share:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Share":
-        """Read a share, checking all of it."""
+        """Read a share and check all of it."""
         words, arrays = read_tensors(data, SHARE, VERSION, ("model", "party", "schema", "n_leaves"), SHARE_ARRAYS)
         text = words["n_leaves"]
         require(text.isascii() and text.isdigit() and len(text) < 12, "its leaves")
@@ -195,7 +195,7 @@ class Share:
 
 
 def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:
-    """Return the forest that the shares of all parties make up."""
+    """Return the forest assembled from the shares of all parties."""
     n = len(structure.owner)
     feature, threshold = np.full(n, -1, np.int32), np.zeros(n, np.float32)
     missing_left, words = np.zeros(n, np.bool_), np.zeros((n, SET_WORDS), np.uint64)

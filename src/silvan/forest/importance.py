@@ -1,4 +1,4 @@
-"""How much features matter: by the gains of splits, or by shuffling a column."""
+"""Importance of features: by the gains of splits, or by shuffling a column."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from silvan.util.readable import html_table
 
 
 class Importances(dict[str, float]):
-    """How much each feature matters, by name; prints as a list, what matters most first."""
+    """The importance of each feature, by name; prints as a list, the most important first."""
 
     def _ranked(self) -> list[tuple[str, float]]:
         return sorted(self.items(), key=lambda item: -item[1])
@@ -30,7 +30,7 @@ def permutation_importances(
 ) -> Importances:
     """Return each feature's drop in accuracy (or in R2) when its column is shuffled, the mean over repeats.
 
-    Columns that no tree uses are not tried: they cannot matter.
+    Columns that no tree uses are skipped, because they have no effect.
     """
     (matrix, absent), y = as_rows(forest, X), np.asarray(y)
     if len(matrix) != len(y) or len(y) == 0:

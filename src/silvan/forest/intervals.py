@@ -1,11 +1,11 @@
-"""Intervals, quantiles and sets of classes, from errors on rows that trees did not learn from.
+"""Intervals, quantiles and sets of classes, from out-of-bag errors.
 
-A forest may carry such errors (``Forest.errors``): values, rising, and how many rows have at most each. Of a number an
-error is the label less the prediction; of classes it is 1 less the probability of the true class. This is split
-conformal prediction with out-of-bag rows in place of a calibration set. If out-of-bag errors were those of new rows, an
-interval with the k-th smallest of n errors, k = (n + 1) times the coverage rounded up, would cover at least so many new
-rows. They nearly are: the forest that predicts has more trees than the part of it that scores an out-of-bag row, so
-coverage is close to what is asked for, and rather above it.
+A forest may contain such errors (``Forest.errors``): increasing values, and how many rows have at most each. For a
+number an error is the label less the prediction; for classes it is 1 less the probability of the true class. This is
+split conformal prediction with out-of-bag rows in place of a calibration set. If out-of-bag errors were those of new
+rows, an interval with the k-th smallest of n errors, k = (n + 1) times the coverage rounded up, would cover at least
+so many new rows. They nearly are: the forest that predicts has more trees than the part of it that scores an
+out-of-bag row, so coverage is close to the requested one, and slightly above it.
 """
 
 import math
@@ -28,7 +28,7 @@ def predict_interval(forest: ForestArrays, scores: np.ndarray, coverage: float) 
 
 
 def interval_reach(errors: np.ndarray, coverage: float) -> float:
-    """Return how far the ends of an interval are from the prediction; infinite where rows are too few."""
+    """Return the distances of an interval's ends from the prediction; infinite with too few rows."""
     values, rows = errors
     least = _least_rows(rows[-1], coverage)
     sizes = np.unique(np.abs(values))
@@ -37,7 +37,7 @@ def interval_reach(errors: np.ndarray, coverage: float) -> float:
 
 
 def predict_set(forest: ForestArrays, scores: np.ndarray, coverage: float) -> np.ndarray:
-    """Return which classes are possible: bool (rows, classes)."""
+    """Return which classes are in the prediction set: bool (rows, classes)."""
     if not forest.schema.n_classes:
         raise InputError("predict_set is for classes; this forest predicts a number: use predict_interval")
     most = set_limit(_errors_of(forest), coverage)
@@ -46,7 +46,7 @@ def predict_set(forest: ForestArrays, scores: np.ndarray, coverage: float) -> np
 
 
 def set_limit(errors: np.ndarray, coverage: float) -> float:
-    """Return the largest error, 1 less the probability, of a class in a set; infinite where rows are too few."""
+    """Return the largest error, 1 less the probability, of a class in a set; infinite with too few rows."""
     values, rows = errors
     return _value_at(values, rows, _least_rows(rows[-1], coverage))
 
@@ -73,7 +73,7 @@ def _errors_of(forest: ForestArrays) -> np.ndarray:
 
 
 def _least_rows(n: float, coverage: Any) -> float:
-    """Return how many of ``n`` rows must be inside, so that so large a share of new rows is."""
+    """Return how many of ``n`` rows must be covered to cover this share of new rows."""
     if not isinstance(coverage, int | float) or not 0.0 < coverage < 1.0:
         raise InputError.about("coverage", f"must be between 0 and 1, as 0.9; got {coverage!r}")
     return float(math.ceil((n + 1.0) * coverage - 1e-9))

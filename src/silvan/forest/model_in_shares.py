@@ -1,7 +1,7 @@
 """What models in shares have in common: whose the columns are, and how their files are written, read and checked.
 
-A model in shares is kept in parts: the coordinator has a file that names the parties and how many columns each has,
-every party has the part that is about its own columns.
+A model in shares is stored in parts: the coordinator's file names the parties and their numbers of columns, and each
+party has the part about its own columns.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _WORDS = ("model", "schema", "parties", "label_holder")
 
 
 def require(condition: bool | np.bool_, what: str) -> None:
-    """Raise an error that names the part of a file which cannot be right."""
+    """Raise an error that names the invalid part of a file."""
     if not condition:
         raise FormatError(f"{what}: it was damaged or made up")
 
@@ -36,7 +36,7 @@ class ModelInShares:
     model: str
     schema: Schema
     parties: tuple[str, ...]
-    columns: tuple[int, ...]  # how many of the schema's features are each party's, in their order
+    columns: tuple[int, ...]  # how many of the schema's features each party has, in order
     label_holder: str
 
     def own_schema(self, party: str) -> Schema:
@@ -46,7 +46,7 @@ class ModelInShares:
         return Schema(self.schema.features[start : start + self.columns[k]], self.schema.label)
 
     def named_schema(self, schemas: Mapping[str, Schema]) -> Schema:
-        """Return the schema with the names that parties' shares have; what is lacking stays a number.
+        """Return the schema with the names in parties' shares; missing names stay numbers.
 
         ``schemas`` are those of the shares that are known here, by party.
         """
@@ -59,7 +59,7 @@ class ModelInShares:
         return kinds[0] == kinds[1]
 
     def to_bytes(self) -> bytes:
-        """Write the file that the coordinator keeps."""
+        """Write the coordinator's file."""
         words = {
             "model": self.model,
             "schema": self.schema.to_json(),
@@ -70,7 +70,7 @@ class ModelInShares:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read the file that the coordinator keeps, checking all of it."""
+        """Read the coordinator's file and check all of it."""
         words, arrays = read_tensors(data, cls.file_format, VERSION, _WORDS, cls.arrays)
         try:
             parties = msgspec.json.decode(words["parties"], type=dict[str, int])

@@ -25,12 +25,12 @@ class Noted(NamedTuple):
 
 
 def bytes_noted(forest: ForestArrays, n: int) -> int | None:
-    """Return the memory that the leaves of ``n`` rows take; None if a tree has too many leaves to note them."""
+    """Return the memory for the leaves of ``n`` rows; None if a tree has too many leaves to record them."""
     return 2 * n * len(forest) if int(np.diff(forest.offsets).max()) // 2 < _MOST_LEAVES else None
 
 
 def make_noted(forest: ForestArrays, rows: np.ndarray) -> Noted:
-    """Return memory for the leaves of some rows."""
+    """Allocate memory for the leaves of some rows."""
     return Noted(rows, np.zeros((len(forest), len(rows)), np.uint16))
 
 
@@ -55,7 +55,7 @@ def add_noted(leaves: np.ndarray, first: int, stop: int, offsets: np.ndarray, ad
             some, values = leaves[t, begin : begin + n], total.values[begin : begin + n]
             if line >= 0:
                 _add_unless(some, adding.skip[line, begin : begin + n], answer, values)
-            elif answer.shape[1] == 2:  # nearly always, and faster together
+            elif answer.shape[1] == 2:  # the usual case, and faster together
                 for i in range(n):
                     one = values[i, 0] + answer[U(some[i]), 0]
                     two = values[i, 1] + answer[U(some[i]), 1]
@@ -68,7 +68,7 @@ def add_noted(leaves: np.ndarray, first: int, stop: int, offsets: np.ndarray, ad
 
 @njit(nogil=True, cache=True)
 def _add_unless(leaves: np.ndarray, skip: np.ndarray, answer: np.ndarray, values: np.ndarray) -> None:
-    """Add answers for the rows that are not skipped, and zero for the others, for a branch would be guessed wrong."""
+    """Add answers for the rows that are not skipped, and zero for the others, to avoid a branch."""
     for i in range(len(leaves)):
         for k in range(answer.shape[1]):
             more = answer[U(leaves[i]), U(k)]

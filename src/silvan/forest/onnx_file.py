@@ -2,11 +2,11 @@
 
 Input ``X`` is float32 (rows, features), categories as codes, NaN for missing. A classifier's outputs are
 ``label`` and ``probabilities`` (rows, classes), a regressor's is ``variable`` (rows, 1). The trees are one
-``TreeEnsembleRegressor`` with an output a class, and the label is found by ArgMax: onnxruntime's
+``TreeEnsembleRegressor`` with one output per class, and ArgMax gives the label: onnxruntime's
 ``TreeEnsembleClassifier`` answers 1 where the classes are 0 and 5.
 
-ONNX has no split by category that runs everywhere. But codes are whole numbers, so the codes that go left are
-some intervals, and a chain of comparisons from low to high sends each interval its way: all of them point to
+ONNX has no categorical split that runs everywhere. But codes are integers, so the codes that go left form
+intervals, and a chain of comparisons from low to high sends each interval to its side: all of them point to
 the two children of the split. onnxruntime lets many nodes point to one if they do so when their comparison is
 true; only the last comparison of a chain has a false branch that leaves it.
 
@@ -53,7 +53,7 @@ def _steepest(forest: ForestArrays) -> float:
 
 
 def to_onnx(forest: ForestArrays, path: str | Path) -> None:
-    """Write a forest as an ONNX model once onnxruntime has answered from it as the forest does."""
+    """Write a forest as an ONNX model, after checking that onnxruntime predicts the same."""
     check_means(forest, "ONNX", curves=True)
     onnx, runtime = import_extra("onnx"), import_extra("onnxruntime")
     forest = forest.take(forest.weights > 0)
@@ -85,12 +85,12 @@ def _run(runtime: Any, content: bytes, rows: np.ndarray) -> list[np.ndarray]:
     try:
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         return session.run(None, {"X": rows})
-    except Exception as error:  # its own classes have no common base
+    except Exception as error:  # onnxruntime's exceptions have no common base class
         raise ExportError(f"onnxruntime {runtime.__version__} refuses the model: {error}") from error
 
 
 def class_labels(forest: ForestArrays) -> list[int] | list[str]:
-    """Return the classes' names in ONNX: whole numbers if all are, text if not."""
+    """Return the classes' names in ONNX: integers if all are, text if not."""
     names = forest.schema.label.classes or ()
     if all(isinstance(name, int) and -(2**63) <= name < 2**63 for name in names):
         return [int(name) for name in names]
@@ -111,7 +111,7 @@ def build(helper: Any, forest: ForestArrays) -> Any:
         **_leaves(forest),
     )
     nodes: list[Any] = [ensemble]
-    initial: list[Any] = []  # constants of what follows the trees
+    initial: list[Any] = []  # constants of the operations after the trees
     if forest.curve is not None:
         nodes += _calibration(helper, forest, initial)
     outputs = [helper.make_tensor_value_info(nodes[-1].output[0], _FLOAT, [None, forest.n_outputs])]
@@ -129,13 +129,13 @@ def build(helper: Any, forest: ForestArrays) -> Any:
         opset_imports=[helper.make_opsetid("", _OPSET), helper.make_opsetid("ai.onnx.ml", _ML_OPSET)],
         producer_name="silvan",
     )
-    # what the columns and codes mean
+    # the meaning of the columns and codes
     helper.set_model_props(model, {"silvan.schema": forest.schema.to_json(), "silvan.hash": forest.hash})
     return model
 
 
 def _calibration(helper: Any, forest: ForestArrays, initial: list[Any]) -> list[Any]:
-    """Return what maps means to probabilities along the calibration curve, as ``predict.calibrated`` does."""
+    """Return the operations that map means to calibrated probabilities, as ``predict.calibrated`` does."""
     curve = not_none(forest.curve)
     numbers = {
         "least": [SURE],
@@ -189,7 +189,7 @@ def _leaves(forest: ForestArrays) -> dict[str, Any]:
 
 
 def _nodes(forest: ForestArrays) -> dict[str, Any]:
-    """List the nodes: ours in their order, then what the chains of their tree add."""
+    """List the nodes: ours in their order, then the additional ones of the chains in their tree."""
     tree, place = _places(forest)
     start = forest.offsets[:-1][tree]
     inner = forest.feature >= 0
@@ -199,7 +199,7 @@ def _nodes(forest: ForestArrays) -> dict[str, Any]:
     node, below, side = _chains(forest)
     first = np.diff(node, prepend=-1) > 0
     last = np.append(first[1:], True)[: len(node)]
-    # the first comparison stands in the place of the split, the others behind all nodes of the tree
+    # the first comparison takes the place of the split, the others follow all nodes of the tree
     extra = node[~first]
     begin = np.searchsorted(extra, forest.offsets[:-1])[tree[extra]]
     chain_place = place[node]
@@ -209,7 +209,7 @@ def _nodes(forest: ForestArrays) -> dict[str, Any]:
     chain_false[~last] = chain_place[1:][~last[:-1]]
     at = node[first]
     threshold[at], true[at], false[at] = below[first], chain_true[first], chain_false[first]
-    # codes below the first are missing too, so the first comparison is true where missing values go
+    # codes below the first count as missing too, so the first comparison is true where missing values go
     missing_true[at] = 1
 
     order = np.argsort(np.concatenate([tree, tree[extra]]), kind="stable")
@@ -230,7 +230,7 @@ def _nodes(forest: ForestArrays) -> dict[str, Any]:
 
 
 def _places(forest: ForestArrays) -> tuple[np.ndarray, np.ndarray]:
-    """Return every node's tree and its place in that tree."""
+    """Return every node's tree and its position in that tree."""
     sizes = np.diff(forest.offsets)
     tree = np.repeat(np.arange(len(forest)), sizes)
     return tree, np.arange(len(tree)) - forest.offsets[:-1][tree]
@@ -251,8 +251,8 @@ def _chains(forest: ForestArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     turns = left[:, 1:] != left[:, :-1]
     split, code = np.nonzero(turns)
     below = np.nextafter(code.astype(np.float32), np.float32(-np.inf))
-    below[code == 0] = -np.finfo(np.float32).tiny  # some runtimes take smaller numbers for zero
-    # where all goes one way, one comparison that is always true
+    below[code == 0] = -np.finfo(np.float32).tiny  # some runtimes treat smaller numbers as zero
+    # if everything goes one way, a single comparison that is always true
     constant = np.flatnonzero(~turns.any(axis=1))
     split, side = np.append(split, constant), np.append(left[split, code], left[constant, 0])
     below = np.append(below, np.full(len(constant), _LARGEST))

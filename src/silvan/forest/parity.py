@@ -41,6 +41,8 @@ def check_means(forest: ForestArrays, name: str, *, curves: bool = False) -> Non
 
     ``curves`` says whether the format can hold a calibration curve.
     """
+    if forest.times is not None:
+        raise ExportError(f"leaves of survival forests hold curves, which {name} has no place for; save a .silvan file")
     if forest.combine == "vote":
         raise ExportError(
             f"combine is 'vote': {name} cannot give a class by votes beside probabilities by means, nor let trees "
@@ -58,7 +60,7 @@ def check_means(forest: ForestArrays, name: str, *, curves: bool = False) -> Non
 
 
 def check_answers(forest: ForestArrays, rows: np.ndarray, answers: np.ndarray, tolerance: float, name: str) -> None:
-    """Raise ``ExportError`` if the answers of a copy differ from the forest's by more than a tolerance."""
+    """Raise ``ExportError`` if the predictions of a copy differ from the forest's by more than a tolerance."""
     expected = scores(forest, as_matrix(forest.schema, rows))
     if answers.shape != expected.shape:
         raise ExportError(f"the {name} copy answers {answers.shape} numbers, the forest {expected.shape}")
@@ -73,7 +75,7 @@ def check_answers(forest: ForestArrays, rows: np.ndarray, answers: np.ndarray, t
 
 
 def probing_rows(forest: ForestArrays) -> np.ndarray:
-    """Return float32 rows that a copy must answer like the forest; always the same for the same forest."""
+    """Return float32 rows on which a copy must agree; always the same for the same forest."""
     rng = np.random.default_rng(int(forest.hash[:16], 16))
     inner = np.flatnonzero(forest.feature >= 0)
     most = min(_MOST_SPLITS, _MOST_NUMBERS // (_KINDS * forest.n_features) + 64)
@@ -103,7 +105,7 @@ def _anywhere(forest: ForestArrays, n: int, rng: np.random.Generator) -> np.ndar
 
 
 def _around(thresholds: np.ndarray, normal: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw values at thresholds, next to them and between them."""
+    """Choose values at thresholds, next to them and between them."""
     near = rng.choice(thresholds, len(normal))
     with np.errstate(over="ignore"):
         between = np.clip(near + normal * np.ptp(thresholds / 4), -_LARGEST, _LARGEST)
@@ -151,7 +153,7 @@ def _lead_to(forest: ForestArrays, nodes: np.ndarray, rows: np.ndarray, rng: np.
 def _paths_down(forest: ForestArrays, nodes: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """List the steps from roots to nodes, for all together: pairs (node, parent), -1 above a root."""
     inner = np.flatnonzero(forest.feature >= 0)
-    above = np.full(len(forest.feature) + 1, -1)  # the last entry stands for what is above a root
+    above = np.full(len(forest.feature) + 1, -1)  # the last entry represents the place above a root
     above[forest.left[inner]] = above[forest.right[inner]] = inner
     steps, at = [], nodes
     while (at >= 0).any():
@@ -161,14 +163,14 @@ def _paths_down(forest: ForestArrays, nodes: np.ndarray) -> list[tuple[np.ndarra
 
 
 def _draw_code(words: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw a code from each set of bins: missing if the set is empty or the bin of missing values drawn."""
+    """Choose a code from each set of bins: missing if the set is empty or the bin of missing values is chosen."""
     bits = set_bits(words)
     bin_ = (bits * rng.random(bits.shape)).argmax(axis=1)
     return np.where(bin_ > 0, bin_ - 1, np.nan).astype(np.float32)
 
 
 def leaf_terms(forest: ForestArrays) -> np.ndarray:
-    """Return leaf values whose plain mean over trees is the weighted mean: other formats have no weights of trees."""
+    """Return leaf values whose plain mean over trees is the weighted mean: other formats have no tree weights."""
     weights = forest.weights
     if (weights == weights[0]).all():
         return forest.value

@@ -1,4 +1,4 @@
-"""Predictions: the leaves that rows fall into, combined over trees as the forest's ``combine`` says."""
+"""Predictions: the leaves that rows reach, combined over trees as ``combine`` says."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +11,7 @@ from silvan.data.typed_table import Frame
 from silvan.errors import InputError
 from silvan.forest.answers import Adding, Totals, add_leaf, add_weight
 from silvan.forest.arrays import ForestArrays, not_none
+from silvan.forest.curves import risks
 from silvan.forest.flow import add_by_flow, lay_out, make_buffers
 from silvan.forest.noted_leaves import add_noted
 from silvan.forest.walk import BLOCK, Nodes, U, pack, walk
@@ -18,7 +19,7 @@ from silvan.util.kernels import njit
 from silvan.util.readable import format_names
 from silvan.util.threads import thread_count, thread_map
 
-_MANY_ROWS = 1 << 10  # so many rows go down trees together; fewer, block by block
+_MANY_ROWS = 1 << 10  # at least this many rows use ``flow``; fewer go block by block
 _STAGE_ROWS = 1 << 16  # rows whose leaves are in memory at a time
 
 
@@ -45,14 +46,14 @@ def as_matrix(schema: Schema, X: Any) -> np.ndarray:
 
 
 def _read(source: Any, schema: Schema) -> Frame:
-    """Read a table; whoever predicts from arrays, or grows trees, loads no reader of files and databases."""
+    """Read a table; prediction from arrays and training load no reader of files and databases."""
     from silvan.data.table import read_table
 
     return read_table(source, schema=schema)
 
 
 def as_rows(forest: ForestArrays, X: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Convert what a user passes to rows; also return which features a table lacks, if trees abstain for that."""
+    """Convert a user's input to rows; also return which features a table lacks, if trees abstain then."""
     if isinstance(X, np.ndarray | list) or forest.combine != "vote":
         return as_matrix(forest.schema, X), None
     frame = _read(X, forest.schema)
@@ -63,7 +64,7 @@ def as_rows(forest: ForestArrays, X: Any) -> tuple[np.ndarray, np.ndarray | None
 
 @njit(nogil=True, cache=True)
 def _add_by_walk(X: np.ndarray, first: int, stop: int, nodes: Nodes, adding: Adding, total: Totals) -> None:
-    """Add the answers of trees for rows ``first`` to ``stop``, a block of rows after the other."""
+    """Add the answers of trees for rows ``first`` to ``stop``, block by block."""
     place = np.empty(BLOCK, np.uint32)
     for begin in range(first, stop, BLOCK):
         n = min(BLOCK, stop - begin)
@@ -82,7 +83,7 @@ class Tally(Totals):
     """Answers of trees for rows, added up by weight."""
 
     def means(self) -> np.ndarray:
-        """Return the mean leaf values; NaN for a row in which no tree took part."""
+        """Return the mean leaf values; NaN for a row without any participating tree."""
         with np.errstate(invalid="ignore"):
             return self.values / self.weight[:, None]
 
@@ -98,11 +99,13 @@ def tally(
     skip: np.ndarray | None = None,
     skipping: np.ndarray | None = None,
     leaves: np.ndarray | None = None,
+    value: np.ndarray | None = None,
 ) -> Tally:
-    """Add up leaf values, votes or both; trees without weight are not asked.
+    """Add up leaf values, votes or both; trees without weight are skipped.
 
     ``skip`` has lines of rows to be skipped, and ``skipping`` is the line of each tree, -1 for none; if None, there is
-    a line a tree. If the ``leaves`` of the rows were noted, values are added up without going down trees.
+    a line a tree. If the ``leaves`` of the rows were noted, values are added up without going down trees. ``value``
+    takes the place of the forest's leaf values.
     """
     n = len(X)
     total = Tally(
@@ -114,7 +117,8 @@ def tally(
     line_of = np.arange(len(mask)) if skipping is None else skipping
     skip_row = np.full(len(forest), -1)
     skip_row[: len(line_of)] = line_of
-    adding = Adding(forest.value, leaf_votes(forest) if votes else np.zeros(0, np.int64), weights, mask, skip_row)
+    summed, voted = forest.value if value is None else value, leaf_votes(forest) if votes else np.zeros(0, np.int64)
+    adding = Adding(summed, voted, weights, mask, skip_row)
     _in_parts(_way_of_adding(forest, X, None if votes else leaves, adding, Totals(*total)), n, n_jobs)
     return total
 
@@ -122,7 +126,7 @@ def tally(
 def _way_of_adding(
     forest: ForestArrays, X: np.ndarray, leaves: np.ndarray | None, adding: Adding, total: Totals
 ) -> Callable[[int, int], None]:
-    """Return what adds up answers for a stretch of rows; all do so tree after tree, and give the same to a bit."""
+    """Return the function that adds answers for a range of rows; all work tree by tree, with identical results."""
     if leaves is not None:
         return lambda first, stop: add_noted(leaves, first, stop, forest.offsets, adding, total)
     nodes = pack(forest)
@@ -137,19 +141,19 @@ def _way_of_adding(
 
 
 def _in_parts(work: Callable[[int, int], None], n: int, n_jobs: int | None) -> None:
-    """Share rows out to threads, in whole blocks."""
+    """Distribute rows to threads, in whole blocks."""
     threads = thread_count(n_jobs)
     step = max(BLOCK, -(-n // (4 * threads)) // BLOCK * BLOCK)
     thread_map(lambda first: work(first, min(first + step, n)), range(0, n, step), threads)
 
 
 def leaf_votes(forest: ForestArrays) -> np.ndarray:
-    """Return the class that each leaf votes for: the most probable one, the first of equal ones."""
+    """Return the class that each leaf votes for: the most probable one; in a tie, the first."""
     return forest.value.argmax(axis=1)
 
 
 def abstaining(forest: ForestArrays, absent: np.ndarray) -> np.ndarray:
-    """Return which trees ask about a feature that is absent."""
+    """Return which trees use an absent feature."""
     if absent.shape != (forest.n_features,) or absent.dtype != np.bool_:
         raise InputError.about("absent", f"must have {forest.n_features} entries, true or false, one per feature")
     if not absent.any():
@@ -190,7 +194,7 @@ def _leaves(X: np.ndarray, first: int, stop: int, nodes: Nodes, out: np.ndarray)
 
 
 def leaves_of(forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
-    """Return the leaf that each row falls into in each tree, by its number in the tree: int64 (rows, trees)."""
+    """Return the leaf of each row in each tree, by its number in the tree: int64 (rows, trees)."""
     nodes, out = pack(forest), np.zeros((len(X), len(forest)), np.int64)
     _in_parts(lambda first, stop: _leaves(X, first, stop, nodes, out), len(X), n_jobs)
     return out
@@ -203,12 +207,13 @@ def scores(
     absent: np.ndarray | None = None,
     *,
     skip: np.ndarray | None = None,
+    value: np.ndarray | None = None,
 ) -> np.ndarray:
     """Score rows as ``combine`` says: (rows, outputs).
 
     ``absent`` marks the features that a table lacks: trees that vote and ask about one abstain; for others these
     values are missing. ``skip`` is (tree, row): out-of-bag scores leave out the trees that saw a row, and a
-    row that every tree skips gets NaN.
+    row that every tree skips gets NaN. ``value`` takes the place of leaf values, which means are of.
     """
     if forest.combine == "stages":
         if skip is not None:
@@ -219,15 +224,15 @@ def scores(
             raise InputError("trees whose log-odds are added up cannot be skipped: each tells of other columns")
         return _odds_scores(forest, tally(forest, X, forest.weights, n_jobs, votes=False).values)
     weights = _answering_weights(forest, absent)
-    return calibrated(forest, tally(forest, X, weights, n_jobs, votes=False, skip=skip).means())
+    return calibrated(forest, tally(forest, X, weights, n_jobs, votes=False, skip=skip, value=value).means())
 
 
 def decide(
     forest: ForestArrays, X: np.ndarray, n_jobs: int | None = None, absent: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the code of each row's class, or its number; the first of classes with equal scores."""
+    """Return the code of each row's class, its number, or its risk; the first of classes with equal scores."""
     if forest.classes is None:
-        return scores(forest, X, n_jobs, absent)[:, 0]
+        return number_of(forest, scores(forest, X, n_jobs, absent))
     if not forest.decides_by_votes:
         return scores(forest, X, n_jobs, absent).argmax(axis=1)
     return tally(forest, X, _answering_weights(forest, absent), n_jobs, values=False).votes.argmax(axis=1)
@@ -246,20 +251,25 @@ def scores_and_decisions(
         total = tally(forest, X, _answering_weights(forest, absent), n_jobs, skip=skip)
         return total.means(), total.votes.argmax(axis=1)
     means = scores(forest, X, n_jobs, absent, skip=skip)
-    return means, means[:, 0] if forest.classes is None else means.argmax(axis=1)
+    return means, number_of(forest, means) if forest.classes is None else means.argmax(axis=1)
+
+
+def number_of(forest: ForestArrays, means: np.ndarray) -> np.ndarray:
+    """Return the number that scores of a forest without classes say; the risk where they are curves."""
+    return means[:, 0] if forest.times is None else risks(means)
 
 
 def scores_if_any(
     forest: ForestArrays, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores and decisions of rows of a table that may lack columns; NaN if that makes every tree abstain."""
+    """Return scores and decisions for rows of a table that may lack columns; NaN if every tree abstains."""
     if not voting_weights(forest, absent).any():
         return np.full((len(X), forest.n_outputs), np.nan), np.zeros(len(X), np.int64)
     return scores_and_decisions(forest, X, n_jobs, absent)
 
 
 def _stage_scores(forest: ForestArrays, X: np.ndarray, n_jobs: int | None) -> np.ndarray:
-    """Count the votes of each stage's trees; the winners share its say."""
+    """Count the votes of each stage's trees; the winners share its weight."""
     out, vote = np.zeros((len(X), forest.n_outputs)), leaf_votes(forest)
     group, say = not_none(forest.group), not_none(forest.say)
     for first in range(0, len(X), _STAGE_ROWS):
@@ -275,7 +285,7 @@ def _stage_scores(forest: ForestArrays, X: np.ndarray, n_jobs: int | None) -> np
 
 
 def _odds_scores(forest: ForestArrays, sums: np.ndarray) -> np.ndarray:
-    """Map sums to log-odds, along straight lines between knots and beyond, and these to probabilities."""
+    """Map sums to log-odds, linearly between and beyond the knots, and these to probabilities."""
     shares = np.empty_like(sums)
     for k, (knots, odds) in enumerate(zip(not_none(forest.knots), not_none(forest.odds), strict=True)):
         piece = np.clip(np.searchsorted(knots, sums[:, k]) - 1, 0, len(knots) - 2)
@@ -298,13 +308,13 @@ def calibrated(forest: ForestArrays, means: np.ndarray) -> np.ndarray:
     return shares if shares.shape[1] == 2 else shares / np.where(total > 0, total, 1.0)
 
 
-SURE = 0.5 / 1024  # scores nearer to 0 or 1 are too few to tell apart: log-odds go on along a straight line
+SURE = 0.5 / 1024  # scores closer to 0 or 1 are too rare to calibrate: log-odds continue along a straight line
 
 
 def log_odds(scores: np.ndarray) -> np.ndarray:
-    """Return log-odds of scores, finite and rising from 0 to 1."""
+    """Return log-odds of scores, finite and increasing from 0 to 1."""
     inner = np.clip(scores, SURE, 1.0 - SURE)
     return np.log(inner / (1.0 - inner)) + (scores - inner) / (SURE * (1.0 - SURE))
 
 
-FAR_ODDS = 500.0  # log-odds beyond are as good as certain, and exponentials stay finite
+FAR_ODDS = 500.0  # more extreme log-odds are practically certain, and exponentials stay finite

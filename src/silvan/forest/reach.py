@@ -1,7 +1,7 @@
-"""The leaves that a row can reach as far as one party knows, a bit a leaf; all parties' bits together leave one a tree.
+"""The leaves that a row can reach given one party's columns, one bit per leaf; all parties' bits leave one per tree.
 
-A party that splits a node rules out the leaves on the side where the row does not go; at other parties' nodes the row
-goes both ways.
+A party that splits a node rules out the leaves on the other side of the row; at other parties' nodes the row goes both
+ways.
 """
 
 import numpy as np
@@ -15,14 +15,14 @@ _ROWS_A_TASK = 256
 
 
 def row_bytes(n_leaves: int) -> int:
-    """Return the bytes that a row's leaf set takes."""
+    """Return the number of bytes of a row's leaf set."""
     return (n_leaves + 7) >> 3
 
 
 def reach_leaves(share: Share, X: np.ndarray, n_jobs: int | None = None) -> np.ndarray:
     """Return which leaves each row can reach: uint8 (rows, bytes), the first leaf in the lowest bit."""
     out = np.empty((len(X), row_bytes(share.n_leaves)), np.uint8)
-    # in the order of the nodes, all below one come right after it
+    # in the order of the nodes, a subtree follows its root directly
     past_left = np.searchsorted(share.first, share.middle)
     past = np.searchsorted(share.first, share.last)
 
@@ -59,8 +59,8 @@ def _goes_left(x: float, threshold: float, missing_left: bool, by_category: bool
 
 @njit(nogil=True, cache=True)
 def _clear(bits: np.ndarray, start: int, stop: int) -> None:
-    """Clear the bits from one place to before another."""
-    a, b = start >> 3, stop >> 3  # whole bytes in between are cleared at once, at both ends some bits are kept
+    """Clear the bits from ``first`` up to but excluding ``stop``."""
+    a, b = start >> 3, stop >> 3  # whole bytes in between are cleared at once; at both ends some bits are kept
     head, tail = np.uint8((1 << (start & 7)) - 1), np.uint8(0xFF & ~((1 << (stop & 7)) - 1))
     if a == b:
         bits[a] &= head | tail
@@ -107,7 +107,7 @@ def _reach(
 
 
 def meet(bits: np.ndarray, structure: Structure, n_jobs: int | None = None) -> np.ndarray | None:
-    """Find the one leaf of each tree in which all parties' sets meet: (rows, trees); None if it is not one."""
+    """Find the single leaf of each tree in the intersection of all parties' sets: (rows, trees); None if not unique."""
     leaves = np.empty((len(bits), len(structure)), np.int64)
     bounds = structure.tree_bounds
 
@@ -143,14 +143,14 @@ def _meet(bits: np.ndarray, bounds: np.ndarray, leaves: np.ndarray) -> bool:
 
 
 def votes_of_leaves(value: np.ndarray) -> np.ndarray:
-    """Return 1 for the most probable class of each leaf, the first of equal ones, 0 for others: a tree's vote."""
+    """Return 1 for the most probable class of each leaf (in a tie, the first), 0 for others: a tree's vote."""
     votes = np.zeros_like(value)
     votes[np.arange(len(value)), value.argmax(axis=1)] = 1.0
     return votes
 
 
 def leaf_scores(rows: np.ndarray, value: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Average values by the trees' weights, to the bit as a forest does; ``rows`` (rows, trees) index ``value``."""
+    """Average values by the trees' weights, exactly as a forest does; ``rows`` (rows, trees) index ``value``."""
     out = np.zeros((len(rows), value.shape[1]))
     for tree in np.flatnonzero(weights):  # one after the other, as a forest adds them up
         out += weights[tree] * value[rows[:, tree]]

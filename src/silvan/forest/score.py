@@ -25,7 +25,7 @@ _NOTHING = Noted(np.zeros(0, np.int64), np.zeros((0, 0), np.uint16))
 
 @njit(nogil=True, cache=True)
 def _note(first: int, tree: int, nodes: Nodes, buffers: Buffers, noted: Noted) -> None:
-    """Note the leaves of rows that have gone down a tree; ``noted.rows`` has each row's column."""
+    """Record the leaves of rows that have gone down a tree; ``noted.rows`` has each row's column."""
     if noted.leaves.shape[1] == 0:
         return
     root, first_leaf = nodes.offsets[tree], (nodes.offsets[tree] + tree) >> 1  # a tree has one leaf more than splits
@@ -93,7 +93,7 @@ def score_trees(
     if noted is not None:
         small &= nodes.depth <= MOST_TURNS
     if small.sum() < forest.n_features:
-        small[:] = False  # to mark many columns for few trees would not pay
+        small[:] = False  # marking many columns for few trees would not pay off
     rows = [_sort(X, y, n_classes, *some) for some in _noted_and_others(len(X), len(forest), noted)]
     if small.any():
         count_by_masks(rows, np.flatnonzero(small), nodes, vote, out, threads)
@@ -127,7 +127,7 @@ def _count_by_flow(
 
 
 def _noted_and_others(n: int, n_trees: int, noted: Noted | None) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return rows, and where their leaves are noted: those to be noted, if any, and all others."""
+    """Return rows and the place to record their leaves: first those to be recorded, if any, then all others."""
     others, nothing = np.ones(n, np.bool_), np.zeros((n_trees, 0), np.uint16)
     if noted is None:
         return [(np.arange(n), nothing)]
@@ -186,7 +186,7 @@ def _check_rows(forest: ForestArrays, X: np.ndarray, y: np.ndarray | None = None
 
 
 def _by_trees(trees: np.ndarray, threads: int, work: Callable[[np.ndarray], None]) -> None:
-    """Call ``work`` for parts of the trees on threads, each part with large trees and small ones."""
+    """Call ``work`` for parts of the trees on threads, each part with large and small trees."""
     parts = min(8 * threads, len(trees))
     thread_map(work, [trees[i::parts].copy() for i in range(parts)], threads)
 
@@ -239,7 +239,7 @@ def _count_labels(
         for t in trees:
             listed, here = 0, drawn[line_of[t]]
             for i in range(n):
-                buffers.rows[listed] = i  # overwritten unless the row is drawn
+                buffers.rows[listed] = i  # overwritten unless the row was sampled
                 listed += here[first + i]
             flow(columns, first, n, listed, t, nodes, buffers)
             _note(first, t, nodes, buffers, noted)

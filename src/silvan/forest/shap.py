@@ -38,11 +38,11 @@ class Shap(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """What does not depend on the row that is explained, for every node: of the way from its parent."""
+    """Values for every node that do not depend on the explained row, about the edge from its parent."""
 
     parent: np.ndarray  # -1 for a root
     above: np.ndarray  # the next node upwards whose parent splits on the same feature; -1 if there is none
-    share: np.ndarray  # of background rows that all splits on this feature, so far, let pass
+    share: np.ndarray  # the share of background rows that all splits on this feature pass, so far
 
 
 def shap_values(
@@ -88,7 +88,7 @@ def _paths(forest: ForestArrays, counts: np.ndarray) -> Paths:
     share = np.ones(len(parent))
     below = parent >= 0
     at, of = counts[below], counts[parent[below]]
-    # where no background row comes, a split sends half either way
+    # if no background row arrives, a split sends half either way
     share[below] = np.where(of > 0, at / np.maximum(of, 1), 0.5)
     above = np.full(len(parent), -1, np.int64)
     _join_splits_on_a_feature(forest.feature, parent, above, share)
@@ -97,7 +97,7 @@ def _paths(forest: ForestArrays, counts: np.ndarray) -> Paths:
 
 @njit(nogil=True, cache=True)
 def _join_splits_on_a_feature(feature: np.ndarray, parent: np.ndarray, above: np.ndarray, share: np.ndarray) -> None:
-    """Find, for every node, the last split before on the same feature, and multiply the shares of both."""
+    """Find, for every node, the previous split on the same feature, and multiply the shares of both."""
     for node in range(len(parent)):
         if parent[node] < 0:
             continue
@@ -111,7 +111,7 @@ def _join_splits_on_a_feature(feature: np.ndarray, parent: np.ndarray, above: np
 
 @njit(nogil=True, cache=True)
 def _count_features(parent: np.ndarray, above: np.ndarray, features: np.ndarray) -> None:
-    """Count the features that the way from a root to each node asks about."""
+    """Count the features on the path from a root to each node."""
     for node in range(len(parent)):
         if parent[node] >= 0:
             features[node] = features[parent[node]] + (above[node] < 0)
@@ -142,7 +142,7 @@ def _explain(
         total[:] = 0.0
         for node in range(end - 1, begin, -1):  # children stand after their parents
             here, up = node - begin, paths.above[node]
-            if product[here, 0] == 0.0:  # neither the row nor background rows come here, so nothing below counts
+            if product[here, 0] == 0.0:  # neither the row nor background rows arrive here, so nothing below counts
                 continue
             parent, share, f = paths.parent[node], paths.share[node], nodes.feature[U(paths.parent[node])]
             for q in range(points):
@@ -169,7 +169,7 @@ def _go_down(
     passes: np.ndarray,
     product: np.ndarray,
 ) -> None:
-    """Work out the product at a node from that at its parent: zeros where neither row nor background rows come."""
+    """Compute the product at a node from that at its parent; zero if neither row nor background rows arrive."""
     parent, up, share, here = paths.parent[node], paths.above[node], paths.share[node], node - begin
     right = goes_right(X[row, nodes.feature[U(parent)]], U(parent), nodes)
     goes = 1.0 if right == (node != nodes.left[U(parent)]) else 0.0

@@ -1,8 +1,8 @@
 """Reading and writing ``.silvan`` files: safetensors with JSON metadata, described in docs/format.md.
 
-A digest over the whole content is kept beside the forest's own hash: a file whose content was changed by one bit
-is refused. It guards against damage and clumsy edits, not against forgery: that takes signatures. A file may be
-made to harm, so its content is checked as if there were no digest.
+A digest over the whole content is stored beside the forest's own hash, so a file with a single changed bit is refused.
+The digest protects against damage and clumsy edits, not against forgery, which needs signatures. A file may be
+malicious, so its content is checked as if there were no digest.
 """
 
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ _OPTIONAL = {**EXTRA_ARRAYS, "gain": np.float64}
 
 
 def to_bytes(forest: ForestArrays) -> bytes:
-    """Return the content of a file that holds a forest."""
+    """Return the content of a forest's file."""
     named = ((name, getattr(forest, name)) for name in (*ARRAYS, *_OPTIONAL))
     arrays = {name: array for name, array in named if array is not None}
     words = {"schema": forest.schema.to_json(), "combine": forest.combine, "hash": forest.hash}
@@ -31,7 +31,7 @@ def to_bytes(forest: ForestArrays) -> bytes:
 
 
 def from_bytes(data: bytes, make: type[F]) -> F:
-    """Read the content of a file, checking all of it."""
+    """Read the content of a file and check all of it."""
     words, arrays = read_tensors(data, FORMAT, VERSION, ("schema", "combine", "hash"), ARRAYS, _OPTIONAL)
     combine: Any = words["combine"]  # any text; checked with the rest
     forest = make(Schema.from_json(words["schema"]), **arrays, combine=combine)

@@ -86,7 +86,7 @@ def to_sklearn(forest: ForestArrays, X: np.ndarray | None = None, y: np.ndarray 
 
 
 def _fitted_trees(model: Any) -> list[Any]:
-    """Return the trees of a fitted model; raise ``InputError`` if it is none that can be converted."""
+    """Return the trees of a fitted model; raise ``InputError`` if it cannot be converted."""
     from sklearn.ensemble import (
         ExtraTreesClassifier,
         ExtraTreesRegressor,
@@ -114,7 +114,7 @@ def _joined(trees: list[Any], name: str) -> np.ndarray:
 
 
 def _level_order(trees: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """List the nodes of all trees in our order, as places among all of theirs, and count them by tree."""
+    """List the nodes of all trees in our order, as positions among all of theirs, and count them by tree."""
     counts = np.array([tree.node_count for tree in trees])
     roots = np.cumsum(counts) - counts
     start, tree_of = np.repeat(roots, counts), np.repeat(np.arange(len(trees)), counts)
@@ -143,13 +143,13 @@ def not_above(threshold: np.ndarray) -> np.ndarray:
 def _leaf_values(model: Any, value: np.ndarray) -> np.ndarray:
     if not hasattr(model, "classes_"):
         return value
-    # fractions of weighted rows may leave 0 to 1 by a rounding error; what leaves it by more is refused later
+    # fractions of weighted rows may exceed 0 to 1 by a rounding error; larger excesses are refused later
     near = np.clip(value, 0.0, 1.0)
     return near if np.allclose(near, value, rtol=0.0, atol=1e-9) else value
 
 
 def _gain(model: Any) -> np.ndarray:
-    # NaN if no split of any tree gains anything, below zero by rounding errors
+    # NaN if no split of any tree has a gain, negative through rounding errors
     with np.errstate(invalid="ignore"):
         return np.maximum(np.nan_to_num(model.feature_importances_, nan=0.0), 0.0)
 
@@ -237,7 +237,7 @@ def _statistics(
         rows = rows_at_nodes(forest, X)
         sums = sums_at_nodes(forest, X, np.eye(forest.n_outputs)[y] if forest.classes is not None else _moments(y))
     value = sum_at_nodes(forest, forest.value * rows[leaf, None]) / np.maximum(rows, 1)[:, None]
-    value[leaf] = forest.value  # to the bit
+    value[leaf] = forest.value  # bit for bit
     means = sums / np.maximum(rows, 1)[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         spread = 1.0 - (means**2).sum(axis=1) if forest.classes is not None else means[:, 1] - means[:, 0] ** 2
@@ -245,7 +245,7 @@ def _statistics(
 
 
 def _moments(numbers: np.ndarray) -> np.ndarray:
-    """Return distances from the mean, and their squares: those of the numbers themselves may lose all digits."""
+    """Return distances from the mean, and their squares: squares of the numbers themselves may lose all digits."""
     with np.errstate(over="ignore", invalid="ignore"):
         gap = numbers - numbers.mean()
         return np.stack([gap, gap**2], axis=1)

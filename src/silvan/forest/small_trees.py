@@ -1,9 +1,9 @@
 """Take rows down small trees as bit masks: one bit a row, thousands of rows at a time.
 
 First the rows above each cut of the trees are marked. A node then splits its rows by an operation or two on words of 64
-rows. A mask costs the same at the top of a tree and far down, where few rows are left in it; so this is for trees of up
-to about a thousand splits, and for splits by number. Where all leaves below a node vote alike, its rows go no further,
-unless leaves are to be noted.
+rows. A mask costs the same at the top of a tree and far down, where it has few rows, so this is for trees of up to
+about a thousand splits, and for numeric splits. If all leaves below a node vote alike, its rows go no further, unless
+leaves are to be recorded.
 """
 
 from typing import NamedTuple
@@ -16,15 +16,15 @@ from silvan.util.kernels import njit
 from silvan.util.threads import thread_map
 
 MOST_SPLITS = 1 << 10  # for larger trees ``flow`` is faster
-MOST_CUTS = 1 << 13  # different cuts of a batch of trees: their marks for ``WORDS`` words take eight megabytes
-_FEW_TREES = 32  # fewer trees are not shared out to threads: to mark the rows takes longer than to take them down
+MOST_CUTS = 1 << 13  # different cuts in a batch of trees: their marks for ``WORDS`` words take eight megabytes
+_FEW_TREES = 32  # with fewer trees threads do not pay off: marking the rows takes longer than passing them down
 WORDS = 128  # length of a mask: a longer one makes nodes cheaper, and the marks larger
 MOST_TURNS = 16  # for the leaves of deeper trees ``flow`` is used
 _MOST_ROWS = 1 << 16  # rows whose order by each column is in memory at a time
 
 
 class SortedRows(NamedTuple):
-    """Rows sorted by class; with ``leaves``, the leaf of each is noted, by its number in the tree."""
+    """Rows sorted by class; with ``leaves``, the leaf of each is recorded, by its number in the tree."""
 
     X: np.ndarray
     ends: np.ndarray  # (classes,) where each class ends
@@ -33,7 +33,7 @@ class SortedRows(NamedTuple):
 
 
 def are_small(nodes: Nodes) -> np.ndarray:
-    """Return which trees are small enough for masks and have no splits by category."""
+    """Return which trees are small enough for masks and have only numeric splits."""
     by_category = np.logical_or.reduceat(nodes.kind >= 0, nodes.offsets[:-1])
     splits = np.add.reduceat(nodes.leaf < 0, nodes.offsets[:-1], dtype=np.int64)
     return (splits <= MOST_SPLITS) & ~by_category
@@ -93,7 +93,7 @@ def _count_some(
 
 
 def _even_length(n: int) -> int:
-    """Return how many rows go down together, so that all stretches are about as long."""
+    """Return how many rows are processed together, so that all blocks have about the same length."""
     words = -(-n // 64)
     return -(-words // max(1, -(-words // WORDS))) * 64
 
@@ -130,8 +130,8 @@ def _share_out(
     most_cuts: int,
     number: np.ndarray,
 ) -> None:
-    """Write the batch of every tree: of so many trees and different cuts at most, but of one tree at least."""
-    last = np.full(n_cuts, -1)  # the batch in which a cut was met last
+    """Write the batch of every tree: a limited number of trees and different cuts, but at least one tree."""
+    last = np.full(n_cuts, -1)  # the last batch with this cut
     batch, size, begun = 0, 0, 0
     for i in range(len(trees)):
         for again in range(2):
@@ -161,7 +161,7 @@ def _count(
     verdict: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Take rows down the trees of a batch and count them, stretch after stretch."""
+    """Pass rows down the trees of a batch and count them, block by block."""
     n_words, deepest, largest = length >> 6, 0, 0
     for t in batch.trees:
         deepest = max(deepest, nodes.depth[t])
@@ -190,7 +190,7 @@ def _count(
 
 @njit(nogil=True, cache=True)
 def _add_votes(voted: np.ndarray, first: int, n: int, ends: np.ndarray, out: np.ndarray) -> None:
-    """Count the rows of each class that voted for each; those that did not vote for another voted for the first."""
+    """Count the rows of each class that voted for each; rows without another vote voted for the first."""
     for k in range(1, len(ends)):
         for w in range(voted.shape[1]):
             voted[0, w] &= ~voted[k, w]
@@ -202,7 +202,7 @@ def _add_votes(voted: np.ndarray, first: int, n: int, ends: np.ndarray, out: np.
             begin = end
 
 
-# -- the way down: a node splits its rows by an operation or two on words of 64
+# -- the descent: a node splits its rows by an operation or two on words of 64 rows
 
 
 @njit(nogil=True, cache=True)
@@ -334,7 +334,7 @@ def _add_without(target: np.ndarray, mask: np.ndarray, above: np.ndarray) -> Non
 
 @njit(nogil=True, cache=True)
 def _keep_both(mask: np.ndarray, above: np.ndarray) -> bool:
-    """Leave the rows above a cut in a mask; return whether there are any."""
+    """Keep the rows above a cut in a mask; return whether there are any."""
     some = U(0)
     for w in range(len(mask)):
         mask[w] &= above[w]
@@ -344,7 +344,7 @@ def _keep_both(mask: np.ndarray, above: np.ndarray) -> bool:
 
 @njit(nogil=True, cache=True)
 def _keep_without(mask: np.ndarray, above: np.ndarray) -> bool:
-    """Leave the rows not above a cut in a mask; return whether there are any."""
+    """Keep the rows not above a cut in a mask; return whether there are any."""
     some = U(0)
     for w in range(len(mask)):
         mask[w] &= ~above[w]
@@ -375,7 +375,7 @@ def _ones(n: int) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def _count_bits(words: np.ndarray, begin: int, end: int) -> np.int64:
-    """Count the bits that are set from ``begin`` to ``end``."""
+    """Count the set bits from ``begin`` to ``end``."""
     total = U(0)
     for w in range(begin >> 6, (end + 63) >> 6):
         x = words[w] & _ones(end - 64 * w) & ~_ones(begin - 64 * w)

@@ -1,8 +1,8 @@
-"""Make trees grown elsewhere fit to be used: move thresholds to given cut points, cut off what few rows reach.
+"""Adapt trees grown elsewhere: move thresholds to given cut points, cut off branches that few rows reach.
 
 A forest that was grown elsewhere has thresholds between two values of rows, and leaves of any size. After ``snap`` its
-thresholds are on the public grid; after ``trim`` every leaf holds as many of the rows at hand as a policy asks for.
-``prune`` cuts off nodes that are named, where the rows are not at hand.
+thresholds are on the public grid; after ``trim`` every leaf has as many of the given rows as a policy requires.
+``prune`` cuts off named nodes, without access to rows.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ def snap(forest: Forest, bins: Bins) -> Forest:
 
 
 def trim(forest: Forest, X: np.ndarray, min_leaf: int) -> Forest:
-    """Cut off every side of a split that fewer than ``min_leaf`` of the rows reach; the other side takes its place."""
+    """Cut off every side of a split that fewer than ``min_leaf`` rows reach; the other side replaces the split."""
     if len(X) < min_leaf:
         raise InputError(f"there are {len(X)} rows, and leaves must hold {min_leaf}: no tree fits them")
     few = np.zeros(len(forest.feature), np.bool_)
@@ -51,9 +51,9 @@ def trim(forest: Forest, X: np.ndarray, min_leaf: int) -> Forest:
 
 @njit(nogil=True, cache=True)
 def _mark_few(X: np.ndarray, min_leaf: int, nodes: Nodes, few: np.ndarray) -> None:
-    """Mark the sides of splits that too few rows reach; the rows of a marked side take the other one."""
+    """Mark the sides of splits that too few rows reach; the rows of a marked side go to the other one."""
     rows = np.empty(len(X), np.uint32)
-    stack = np.empty((nodes.depth.max() + 2, 3), np.int64)  # nodes to be looked at, and which rows are there
+    stack = np.empty((nodes.depth.max() + 2, 3), np.int64)  # nodes to visit, and which rows are there
     for root in nodes.offsets[:-1]:
         for i in range(len(X)):
             rows[i] = i
@@ -107,7 +107,7 @@ def prune(forest: Forest, few: np.ndarray) -> Forest:
 
 
 def _bypass_few(forest: Forest, level: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Replace splits with one side that few rows reach by the other side; return which nodes are splits still."""
+    """Replace splits with one side that few rows reach by the other side; return which nodes remain splits."""
     while True:
         inner = forest.feature[level] >= 0
         no_left, no_right = inner & few[forest.left[level]], inner & few[forest.right[level]]

@@ -34,7 +34,7 @@ def content_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]
 
 
 def _check_version(metadata: Mapping[str, str], version: int) -> None:
-    """Raise ``VersionError`` if a file is of another version of its format, ``FormatError`` if it names none."""
+    """Raise ``VersionError`` if a file has another version of its format, ``FormatError`` if it has none."""
     text = metadata.get("version", "")
     if not (text.isascii() and text.isdigit() and len(text) < 9):
         raise FormatError("its version is not a number")
@@ -49,7 +49,7 @@ def write_tensors(format_: str, version: int, words: Mapping[str, str], arrays: 
     metadata = {"format": format_, "version": str(version), **words}
     data = safetensors_bytes(dict(arrays), {**metadata, "digest": content_digest(metadata, arrays)})
     size = int.from_bytes(data[:8], "little")
-    # safetensors writes metadata as it comes
+    # safetensors writes metadata in the given order
     header = msgspec.json.encode(msgspec.json.decode(data[8 : 8 + size]), order="sorted")
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header + data[8 + size :]

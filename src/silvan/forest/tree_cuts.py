@@ -21,13 +21,13 @@ class Cuts(NamedTuple):
     starts: np.ndarray  # (columns + 1,) where the cuts of each column begin
     threshold: np.ndarray  # (cuts,)
     missing_right: np.ndarray  # (cuts,) whether missing values count as above
-    cut: np.ndarray  # int32 (nodes,) the cut of every split that was asked for
+    cut: np.ndarray  # int32 (nodes,) the cut of every requested split
 
 
 class RankedRows(NamedTuple):
-    """Rows by column, stretch after stretch of them, from the highest value to the lowest; missing ones come last."""
+    """Rows by column, block by block, from the highest value to the lowest; missing ones come last."""
 
-    order: np.ndarray  # uint16 (columns, rows) places within a stretch
+    order: np.ndarray  # uint16 (columns, rows) positions within a block
     above: np.ndarray  # int32 (stretches, cuts) how many rows are above each cut
     known: np.ndarray  # int32 (stretches, columns) how many have a value
 
@@ -55,7 +55,7 @@ def _write_keys(at: np.ndarray, nodes: Nodes, column: np.ndarray, keys: np.ndarr
     bits = nodes.threshold.view(np.uint32)
     for i in range(len(at)):
         word = U(bits[at[i]])
-        # thresholds as whole numbers in the same order: of negative ones all bits turn, of others the first
+        # thresholds as integers in the same order: negative ones flip all bits, others the first
         image = word ^ (U(0xFFFFFFFF) if word >> U(31) else U(0x80000000))
         right = U(nodes.kind[at[i]] == MISSING_RIGHT)
         keys[i] = (U(column[nodes.feature[at[i]]]) << U(33)) | (image << U(1)) | right
@@ -72,7 +72,7 @@ def _sorting(keys: np.ndarray) -> np.ndarray:
 
 
 def rank_rows(X: np.ndarray, cuts: Cuts, length: int, threads: int) -> RankedRows:
-    """Sort rows by the cuts that are below their values, in stretches of ``length`` rows."""
+    """Sort rows by the number of cuts below their values, in blocks of ``length`` rows."""
     n = -(-len(X) // length)
     ranked = RankedRows(
         np.empty((len(cuts.features), len(X)), np.uint16),
@@ -97,7 +97,7 @@ def _rank(X: np.ndarray, cuts: Cuts, length: int, column: int, ranked: RankedRow
         end[:] = 0
         for i in range(n):
             x = X[first + i, feature]
-            # how many cuts are below, by halves; added up rather than chosen, for a branch would be guessed wrong
+            # the number of cuts below, by bisection; added, to avoid a branch that is hard to predict
             below = np.int64(0)
             for step in range(steps - 1, -1, -1):
                 below += np.int64(ladder[U(below + (1 << step) - 1)] < x) << step
@@ -124,7 +124,7 @@ def mark_rows(
     missing_right: np.ndarray,
     marks: np.ndarray,
 ) -> None:
-    """Mark which of the ``n`` rows of a stretch are above each of the ``listed`` cuts, one bit a row."""
+    """Mark which of the ``n`` rows of a block are above each of the ``listed`` cuts, one bit per row."""
     so_far, missing = np.empty((2, marks.shape[1]), np.uint64)
     j = len(listed) - 1
     for column in range(len(starts) - 2, -1, -1):

@@ -1,8 +1,8 @@
 """Export of a forest as a treelite model.
 
-Treelite has all that a forest has, splits by category and missing directions included, so the copy is node by
-node and in 64 bits. The categories listed are those that go against the missing values: then a code that is
-none of the known ones goes with them, as it does here.
+Treelite supports everything in a forest, including categorical splits and missing directions, so the copy is node by
+node and in 64 bits. Each split lists the categories that do not go with the missing values: then an unknown code goes
+with them, as it does here.
 """
 
 from itertools import pairwise
@@ -14,11 +14,11 @@ from silvan.forest.arrays import ForestArrays
 from silvan.forest.category_set import is_category_split, known_bins, set_bits
 from silvan.forest.parity import check_answers, check_means, import_extra, leaf_terms, probing_rows
 
-TOLERANCE = 1e-12  # answers may differ by this share of the largest leaf value: treelite adds trees up in another order
+TOLERANCE = 1e-12  # share of the largest leaf value: treelite adds trees in another order
 
 
 def to_treelite(forest: ForestArrays) -> Any:
-    """Return a treelite model, after checking that it answers as the forest does."""
+    """Return a treelite model, after checking that it predicts as the forest does."""
     check_means(forest, "treelite")
     builder, gtil = import_extra("treelite.model_builder"), import_extra("treelite.gtil")
     forest = forest.take(forest.weights > 0)
@@ -83,7 +83,7 @@ def _empty(builder: Any, forest: ForestArrays) -> Any:
 
 
 def _listed(forest: ForestArrays) -> list[list[int]]:
-    """List, for every split by category, the codes that do not go where the missing values go."""
+    """List, for every categorical split, the codes that do not go where the missing values go."""
     nodes = np.flatnonzero(is_category_split(forest.schema, forest.feature))
     known = known_bins(forest.schema)[forest.feature[nodes]]
     against = np.where(forest.missing_left[nodes, None], known & ~forest.sets, forest.sets)

@@ -1,7 +1,6 @@
-"""Take rows down trees in blocks of 64, so that the steps of many rows overlap.
+"""Pass rows down trees in blocks of 64, so that the steps of many rows overlap.
 
-A leaf points to itself, so a block takes as many steps as its deepest row, without a test whether a row has
-arrived.
+A leaf points to itself, so a block takes as many steps as its deepest row, without testing whether a row has arrived.
 """
 
 from typing import NamedTuple
@@ -20,7 +19,7 @@ U = np.uint64  # unsigned indices spare the check for negative ones in the inner
 
 
 class Nodes(NamedTuple):
-    """Nodes laid out for walking; a leaf is a split that sends everything left, to itself."""
+    """Nodes in the layout for walking; a leaf is a split that sends everything left, to itself."""
 
     feature: np.ndarray  # uint32
     threshold: np.ndarray  # float32
@@ -58,14 +57,14 @@ def goes_right(x: float, node: np.uint64, nodes: Nodes) -> bool:
         code = 0 if x != x else np.int64(x) + 1  # bin 0 is that of missing values
         right = (nodes.sets[kind, code >> 6] >> U(code & 63)) & U(1) == 0
     else:
-        # no "or": two comparisons that are always made cost less than a branch that is guessed wrong
+        # no "or": two comparisons that are always made cost less than a branch that is predicted wrong
         right = (x > nodes.threshold[node]) | ((x != x) & (kind == MISSING_RIGHT))
     return right
 
 
 @njit(nogil=True, cache=True)
 def walk(X: np.ndarray, first: int, n: int, tree: int, nodes: Nodes, place: np.ndarray) -> None:
-    """Take rows ``first`` to ``first + n`` down a tree; ``place`` receives the leaves."""
+    """Pass rows ``first`` to ``first + n`` down a tree; ``place`` receives the leaves."""
     flat, width = X.ravel(), U(X.shape[1])
     # step by step for all rows rather than row by row: a step waits for memory, and other rows' steps fill the wait
     for i in range(n):

@@ -1,9 +1,10 @@
-"""The learner AutoForest: a federated and a merged forest by what each is worth, and own trees where a site differs."""
+"""The learner AutoForest: a weighted federated and merged forest, and local trees where a site differs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from msgspec.structs import replace as replace_fields
@@ -40,15 +41,18 @@ from silvan.tree.fit import Settings
 from silvan.util.readable import count_of, html_table
 
 _CAPTION = (
-    "By training rows, each scored by trees that did not learn from it. A site's own trees and rows count for as\n"
-    "much as mixes with them gain, less what luck may add: with little evidence it stays near the shared forest."
+    "Measured on out-of-bag training rows. A site's own trees and rows count as much as they gain beyond chance:\n"
+    "with little evidence a site stays near the shared forest."
 )
 
-SHARED = "shared"  # the forest for all sites, where some site uses another: its name in tables of metrics
+_ADOPTED = "The shared forest was adopted: it was trained elsewhere, before these sites joined."
+_ELSEWHERE = "(elsewhere)"  # owner of an adopted forest's trees, which sampled rows of no site here
+
+SHARED = "shared"  # name of the global forest in tables of metrics, if some site uses another
 
 
 class Choices(dict[str, str]):
-    """What each site uses and why, one sentence per site, and ``shared``, the parts of the shared forest.
+    """What each site uses and why, one sentence per site; ``shared`` describes the shared forest.
 
     ``caption`` says how sites chose, if they did.
     """
@@ -70,32 +74,32 @@ class Choices(dict[str, str]):
 
 
 class AutoForest(AutoForestParameters, Learner):
-    """A federated and a merged forest for all, weighted by their metrics, and for each site the mix that serves it.
+    """A shared forest, half federated and half merged, and for each site the mix with local trees that suits it.
 
-    The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
-    every site, with re-estimated leaves, as a ``MergedForest``. Each half counts by how both do at all sites, on
-    training rows, each scored by trees that did not learn from it. Then each site compares the shared forest with mixes
-    of it, its trees with leaf values from the site's own rows, and the site's own trees, on the same rows. These count
-    for as much as mixes with them gain on average, less what luck may add; so with little evidence a site stays near
-    the shared forest. A forest that a site makes so stays there: between machines nobody else has it.
+    The shared forest has ``n_estimators`` trees grown from summed histograms, like a ``HistogramForest``, and the same
+    number from every site, with re-estimated leaves, like a ``MergedForest``. The halves are weighted by their
+    performance on the out-of-bag training rows of all sites. On the same rows each site then compares mixes of the
+    shared forest, of its trees with leaf values from the site's own rows, and of the site's own trees. Own rows and
+    trees count as much as they gain beyond chance; with little evidence a site stays near the shared forest. A site's
+    mix stays there: between machines nobody else has it.
 
     Attributes
     ----------
     forest_
         The shared forest, a ``Forest``.
     forests_
-        The forest that each site should use, by site. Between machines, of sites that use the shared one: what others
-        made of their own rows stays with them.
+        The forest that each site should use, by site. Between machines only sites that use the shared forest are
+        listed.
     at_sites_
-        Sites whose forest stays with them, so that it is not in ``forests_``.
+        Sites whose forest stays with them and is not in ``forests_``.
     weights_
-        How much trees from sums and sites' trees count in the shared forest: "sums" and "sites", together 1.
+        Weights of both halves of the shared forest, "sums" and "sites", which add up to 1.
     shares_
-        How much a site's own trees count, by site: 0 to 1, in quarters; NaN where it does not tell: between machines.
+        Weight of a site's own trees, by site: 0 to 1, in quarters; NaN if undisclosed, as between machines.
     fitted_
-        How much the shared trees with leaf values from the site's own rows count, by site, likewise.
+        Weight of the shared trees with leaf values from the site's own rows, by site, likewise.
     choices_
-        What each site uses and why, as a sentence a site; prints as a table.
+        What each site uses and why, one sentence per site; prints as a table.
 
     Examples
     --------
@@ -110,10 +114,11 @@ class AutoForest(AutoForestParameters, Learner):
 
     sends_trees: ClassVar[bool] = True
     chooses_threshold: ClassVar[bool] = True
-    restorable: ClassVar[bool] = False  # sites make their forests again when these are evaluated
+    restorable: ClassVar[bool] = False  # sites rebuild their forests when these are evaluated
 
     _made: Mapping[str, PersonalForest] = MappingProxyType({})
     _drawn: RowSamples | None = None  # which rows the trees of the shared forest drew
+    _adopted: Forest | None = None  # what ``grow`` takes for the shared forest, in place of growing one
 
     @property
     def fits_leaves(self) -> bool:
@@ -122,17 +127,17 @@ class AutoForest(AutoForestParameters, Learner):
 
     @property
     def makes_site_forests(self) -> bool:
-        """Whether sites make forests, and adjust curves, while the forest is grown."""
+        """Whether sites make forests and adjust curves during training."""
         return bool(self.choose)
 
     @property
     def refits_leaves(self) -> bool:
-        """Whether sites' leaves are re-estimated."""
+        """Whether leaves of sites' trees are re-estimated."""
         return self.monotonic_cst is None if self.refit_leaves is None else self.refit_leaves
 
     @property
     def expected_rounds(self) -> int | None:
-        """The most rounds that training can take, where that is known before."""
+        """The maximum number of training rounds, if known in advance."""
         if self.max_depth is None:
             return None
         more = (self.class_weight == "balanced") + self.rounds_to_trust
@@ -142,48 +147,95 @@ class AutoForest(AutoForestParameters, Learner):
         """Raise ``InputError`` for invalid parameters, before any request."""
         super().check()
         if self.fit_leaves and self.monotonic_cst is not None:
-            raise InputError(
-                "leaf values from a site's rows need not keep the order that monotonic_cst asks for: leave out one of "
-                "fit_leaves and monotonic_cst"
-            )
+            raise InputError("leaf values from a site's rows may violate monotonic_cst: leave one of the two out")
         if self.fit_leaves and self.class_weight is not None:
-            raise InputError("leaf values from a site's rows have no class_weight: leave out fit_leaves")
+            raise InputError("leaf values from a site's rows ignore class_weight: leave out fit_leaves")
         if self.fit_leaves and not self.choose:
             raise InputError.about("fit_leaves", "is for sites that choose: leave out fit_leaves, or choose=False")
         if self.choose and not self.bootstrap:
-            raise InputError("bootstrap=False leaves no rows to choose on that trees have not seen: set choose=False")
+            raise InputError("bootstrap=False leaves no out-of-bag rows to choose on: set choose=False")
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
+        """Return the requests that fitting may make."""
         return (
             *asks_for_classes(self.class_weight),
             CountGrid,
             CountFine,
-            histogram_forest.GrowLevel,
+            *histogram_forest.asks(schema),
             merged_forest.GrowTrees,
             *((CountLeafRows, CountLeafLabels) if self.refits_leaves else ()),
             *((CompareHalves, ChooseShare) if self.choose else ()),
             *asks_for_threshold(self.threshold),
         )
 
+    def adopt(self, forest: Any, federation: Federation) -> Self:
+        """Take a forest that others share, at sites that join after it was trained.
+
+        Each new site scores its training rows by the forest as it is, by its trees with leaf values from the site's
+        own rows, and by trees of its own, chooses a mix of the three, and adjusts the calibration curve. Test rows take
+        no part, so ``evaluate`` says whether that helps: ``local`` is the site alone, ``shared`` the forest as it was,
+        and ``federated`` what the site makes of it. The sites that trained the forest are not asked.
+
+        Parameters
+        ----------
+        forest
+            The shared forest: a ``Forest``, or the path of a ``.silvan`` file.
+        federation
+            The new sites, in this process: ``federate_rows({name: table}, label=..., schema=forest.schema, test=0.3)``.
+
+        Returns
+        -------
+        self
+            With the attributes of a fitted AutoForest; ``weights_`` is empty.
+
+        Examples
+        --------
+        >>> import silvan as sv
+        >>> table = sv.datasets.heart_disease()
+        >>> others, here = table.filter(table["hospital"] != "VA"), table.filter(table["hospital"] == "VA")
+        >>> fed = sv.federate_rows(others, site="hospital", label="disease")
+        >>> forest = sv.AutoForest(n_estimators=20, max_depth=4).fit(fed).forest_
+        >>> new = sv.federate_rows({"VA": here}, label="disease", schema=forest.schema, test=0.3)
+        >>> model = sv.AutoForest(n_estimators=20, max_depth=4).adopt(forest, new)
+        >>> model.evaluate(new).filter(site="VA")["model"].to_list()
+        ['local', 'shared', 'federated', 'pooled']
+        """
+        shared = _read_shared(forest)
+        if federation.columns is not None or not federation.local_sites:
+            raise InputError.about("federation", "must be one of rows in this process: federate_rows(...)")
+        if federation.schema != shared.schema:
+            raise InputError.about(
+                "federation", "has another schema than the forest: pass schema=forest.schema to federate_rows"
+            )
+        if not self.choose:
+            raise InputError.about("choose", "must be True: sites choose what they make of a forest that they adopt")
+        self._adopted = shared
+        try:
+            return self.fit(federation)
+        finally:
+            self._adopted = None
+
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow both halves, combine them, and let every site choose the weight of its local trees."""
         merged_forest.limit_trees(settings, None, self.refits_leaves)
         settings = balance_classes(federation, self.schema_, settings)
-        federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
-        influence = merged_forest.Influence(None, True, None, self.refits_leaves)
         of_all = replace(settings, n_estimators=settings.n_estimators * len(federation.active))
-        merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
-        halves, sites = (federated, merged.forest), list(merged.forests)
         compared = Compared()
-        if self.choose:
-            compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
-        share = compared.share(REFITTED if merged.refitted else 1.0)
-        self.weights_ = {"sums": 1.0 - share, "sites": share}
-        self._drawn = self._draws(sites)
-        self.forest_ = join_halves(halves, share)
-        if self.choose:
-            self.forest_ = self.trusted(federation, self.forest_, self._drawn)
+        if self._adopted is None:
+            federated = histogram_forest.fit(federation, self.schema_, settings, feature_key)
+            influence = merged_forest.Influence(None, True, None, self.refits_leaves)
+            merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, influence)
+            halves, sites = (federated, merged.forest), list(merged.forests)
+            if self.choose:
+                compared = compare(federation, self.schema_, halves, self._draws_of_halves(sites))
+            share = compared.share(REFITTED if merged.refitted else 1.0)
+            self.weights_ = {"sums": 1.0 - share, "sites": share}
+            shared, self._drawn = join_halves(halves, share), self._draws(sites)
+        else:
+            merged = merged_forest.fit(federation, self.schema_, of_all, feature_key, merged_forest.Influence())
+            self.weights_, shared = {}, self._adopted
+            self._drawn = RowSamples((len(shared),), (_ELSEWHERE,), self.row_sampling())  # of no rows here
+        self.forest_ = self.trusted(federation, shared, self._drawn) if self.choose else shared
         chosen: dict[str, ChosenShare] = {}
         models: dict[str, PersonalForest] = {}
         if self.choose:
@@ -205,8 +257,8 @@ class AutoForest(AutoForestParameters, Learner):
         known = {site: model.forest for site, model in self._made.items() if model.forest is not None}
         self.forests_ = {s: known.get(s, self.forest_) for s in federation.active if s not in self.at_sites_}
         reasons = {site: _reason(mix, chosen.get(site)) for site, mix in mixes.items()}
-        shared = _shared_reason(share, compared, bool(self.schema_.n_classes))
-        self.choices_ = Choices(reasons, shared, _CAPTION if self.choose else "")
+        said = _ADOPTED if self._adopted else _shared_reason(self.weights_, compared, bool(self.schema_.n_classes))
+        self.choices_ = Choices(reasons, said, _CAPTION if self.choose else "")
 
     def result(self) -> Result:
         """Return the result, with the sites' choices."""
@@ -214,13 +266,13 @@ class AutoForest(AutoForestParameters, Learner):
         return replace(super().result(), choices=choices, shared_forest=choices.shared)
 
     def _fixed_threshold(self) -> float | None:
-        """Return the decision threshold, if it is known before the forest."""
+        """Return the decision threshold, if it does not depend on the forest."""
         return None if self.threshold is None or isinstance(self.threshold, str) else float(self.threshold)
 
     def _site_forest(
         self, federation: Federation, site: str, model: PersonalForest, trees: Mapping[str, Forest]
     ) -> Forest:
-        """Return the forest that a site in this process makes, or takes as it is."""
+        """Return the forest that a site in this process makes, or uses unchanged."""
         if model.takes_shared:
             return model.shared
         parts = Ingredients(model.shared.plain(), model.draws, trees[site], model.fit, model.shared)
@@ -244,10 +296,10 @@ class AutoForest(AutoForestParameters, Learner):
         if forest is None or len(forest) != sum(shared.sizes):
             return found
         found[forest.hash] = shared
-        for site, one in self.forests_.items():  # for sites of another federation: those of this one know it themselves
+        for site, one in self.forests_.items():  # for sites of another federation; sites of this one know it
             fitted = not np.array_equal(one.value[: len(forest.value)], forest.value)
             draws = replace_fields(shared, refitted=shared.refitted or fitted)
-            if len(one) == n:
+            if self.shares_[site] == 1.0:
                 found[one.hash] = RowSamples((n,), (site,), shared.bootstrap)
             elif len(one) == len(forest) + n:
                 sizes, owners = (*shared.sizes, n), (*shared.owners, site)
@@ -266,7 +318,7 @@ class AutoForest(AutoForestParameters, Learner):
         return {**self.forests_, **self._made}
 
     def site_candidates(self) -> list[Named]:
-        """Return the models a site may use, by name."""
+        """Return the models that a site may use, by name."""
         local, federated = super().site_candidates()
         if self.forest_ is None or federated[1] is self.forest_:
             return [local, federated]
@@ -276,7 +328,7 @@ class AutoForest(AutoForestParameters, Learner):
 _FITTED = "the shared trees with leaf values from own rows"
 
 _TURNED = (0.35, 30)
-"""A shared forest with a lower AUC at a site ranks its rows the wrong way round; of fewer rows that may be luck."""
+"""Below this AUC, on at least this many rows, the shared forest ranks a site's rows the wrong way round."""
 
 
 def _mix_of(reply: ChosenShare | None) -> tuple[float, float]:
@@ -290,7 +342,7 @@ def _use(mix: tuple[float, float]) -> str:
     """Describe a mix."""
     own, fitted = mix
     if np.isnan(own):
-        return "a forest that it made of the shared one, its own rows and trees"
+        return "a forest that it made from the shared one, its own rows and trees"
     parts = {
         "the shared forest": 1.0 - own - fitted,
         "its trees with leaf values from own rows" if own + fitted < 1.0 else _FITTED: fitted,
@@ -323,9 +375,23 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
     return f"{use}: {name} {reply.metric:.{digits}f} on {count_of(reply.rows, 'row')}{compared}{hint}"
 
 
-def _shared_reason(share: float, compared: Compared, classes: bool) -> str:
+def _read_shared(forest: Any) -> Forest:
+    """Return a forest to adopt; raise ``InputError`` for what cannot be mixed with a site's own trees."""
+    if isinstance(forest, str | Path):
+        forest = Forest.load(forest)
+    if not isinstance(forest, Forest):
+        raise InputError.wrong("forest", "a Forest or the path of a .silvan file", forest)
+    if forest.combine != "mean":
+        raise InputError.about(
+            "forest",
+            "must predict the mean of its trees, such as those of AutoForest, HistogramForest and MergedForest",
+        )
+    return forest
+
+
+def _shared_reason(weights: Mapping[str, float], compared: Compared, classes: bool) -> str:
     """Return the weights of both halves of the shared forest, and the metrics behind them."""
-    uses = f"The shared forest: {1.0 - share:.0%} trees from sums, {share:.0%} sites' trees"
+    uses = f"The shared forest: {weights['sums']:.0%} trees from sums, {weights['sites']:.0%} sites' trees"
     if not compared.sites:
         return f"{uses}."
     measure, order = "AUC" if classes else "explained variance", "higher" if compared.gap >= 0 else "lower"

@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 
 from silvan.data.array_table import densify
 from silvan.data.encode import encode_features, infer_features
-from silvan.data.schema import CROWDED, Feature, Schema
+from silvan.data.schema import CROWDED, Feature, Label, Schema
 from silvan.errors import InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import as_matrix, decide, leaves_of, scores, scores_and_decisions
@@ -56,8 +56,8 @@ class _FittedForest(BaseEstimator):
 
 
 @dataclass(repr=False, eq=False)
-class _Forest(_FittedForest):
-    """The common part of both estimators: parameters, reading tables, growing, scoring.
+class Estimator(_FittedForest):
+    """The common part of all estimators: parameters, reading tables, growing, scoring.
 
     Parameters
     ----------
@@ -171,10 +171,10 @@ class _Forest(_FittedForest):
         self,
         X: np.ndarray,
         target: Target,
-        classes: tuple[Any, ...] | None = None,
+        label: Label,
         row_keys: np.ndarray | None = None,
     ) -> None:
-        schema = Schema(self._features, label_of(self._features, classes))
+        schema = Schema(self._features, label)
         settings = self._settings(len(X) if row_keys is None else len(persons_of(row_keys)), schema)
         before = self._trees_before(schema)
         if before is None:
@@ -237,7 +237,7 @@ class _Forest(_FittedForest):
 
 
 @dataclass(repr=False, eq=False)
-class ForestClassifier(ClassifierMixin, _Forest):
+class ForestClassifier(ClassifierMixin, Estimator):
     """A random forest for two or more classes.
 
     Takes arrays, and data frames with text or categorical columns as they are; missing values need no filling in.
@@ -320,8 +320,8 @@ class ForestClassifier(ClassifierMixin, _Forest):
             if isinstance(self.class_weight, str) and weight is not None:  # balanced
                 masses = np.bincount(codes[counted], weight[counted], self.n_classes_)
                 by_class = masses.sum() / (len(masses) * masses)
-        target = self._settings().objective_for(self.n_classes_).target(codes, self.n_classes_, weight, by_class)
-        self._grow(X, target, tuple(self.classes_.tolist()), keys)
+        target = self._settings().objective_for("classification").target(codes, self.n_classes_, weight, by_class)
+        self._grow(X, target, label_of(self._features, tuple(self.classes_.tolist())), keys)
         if self.oob_score:
             shares, decided = self._out_of_bag(X, keys)
             known = ~np.isnan(shares[:, 0])
@@ -359,7 +359,7 @@ def _evened(probability: np.ndarray) -> np.ndarray:
 
 
 @dataclass(repr=False, eq=False)
-class ForestRegressor(RegressorMixin, _Forest):
+class ForestRegressor(RegressorMixin, Estimator):
     """A random forest for a number.
 
     Takes arrays, and data frames with text or categorical columns as they are; missing values need no filling in.
@@ -430,7 +430,8 @@ class ForestRegressor(RegressorMixin, _Forest):
         used, weight = used_rows(X, sample_weight)
         X, y = X[used], y[used]
         keys = keys_of(groups, used)
-        self._grow(X, self._settings().objective_for(0).target(y, 0, weight), row_keys=keys)
+        target = self._settings().objective_for("regression").target(y, 0, weight)
+        self._grow(X, target, label_of(self._features), keys)
         if self.oob_score:
             means = self._out_of_bag(X, keys)[1]
             known = ~np.isnan(means)

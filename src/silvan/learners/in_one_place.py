@@ -28,6 +28,7 @@ from silvan.federation.site import Site
 from silvan.forest.forest import Forest
 from silvan.privacy.identity.identity import places_of
 from silvan.tree.fit import Settings, grow_forest
+from silvan.tree.leaf_curves import with_curves
 from silvan.tree.sampling import SamplingKeys, rows_of_trees
 from silvan.util.threads import thread_count
 
@@ -191,4 +192,8 @@ def pooled_forest(federation: Federation, schema: Schema, settings: Settings, fe
     plan = settings.federated_plan(len(schema.features))
     # between parties, only they know what decides between equal gains
     keys = SamplingKeys(row_key, feature_key, feature_key if federation.columns is None else row_key)
-    return grow_forest(table, measure, schema, settings, plan, keys, threads, first.device)
+    forest = grow_forest(table, measure, schema, settings, plan, keys, threads, first.device)
+    if not measure.times:
+        return forest
+    drawn = rows_of_trees(row_key, rows.row_keys, 0, len(forest), settings.row_sampling)
+    return with_curves(forest, measure, rows.X, measure.codes(rows.y), drawn, threads)

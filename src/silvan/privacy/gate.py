@@ -13,20 +13,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from silvan.errors import InputError, RefusedError
-from silvan.federation.message import Envelope, Missing, Reply, Request, Trouble
+from silvan.federation.message import Envelope, Missing, Request, Trouble
 from silvan.federation.site import Outbox, Site
-from silvan.federation.store import CacheKey, Store, digest, fingerprint_key_name
+from silvan.federation.store import CacheKey, Store, digest
 from silvan.privacy.evidence import keep_evidence
 from silvan.privacy.file_marks import FileMarks
-from silvan.privacy.fingerprints import fingerprint_of, points_of
 from silvan.privacy.held_columns import check_columns
 from silvan.privacy.ledger import Ledger, Outcome, clean
 from silvan.privacy.noise.budget import Budget, StudyShare
 from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.noise.noisy_request import Noisy, check_noisy, draw_name
-from silvan.privacy.request_sequence import CheckedRequest, StudyLimits, check_sequence
+from silvan.privacy.request_sequence import CheckedRequest, StudyLimits, check_open, check_sequence
 from silvan.privacy.site_folder import EVERYTHING, Approval, Approvals
-from silvan.privacy.study_notes import SumPart, check_open, note_answer
 from silvan.privacy.terms import DeviationError, StudyText, Terms, columns_of
 from silvan.util.readable import count_of
 
@@ -172,7 +170,6 @@ class Gate(Outbox):
         self.marks.check()
         self._rows_closed = ""
         self._admitted: tuple[Envelope, CheckedRequest] | None = None
-        self._parts: dict[str, SumPart] = {}  # of sums, by the request's digest, until their answers leave
         self._thread = threading.local()
 
     @property
@@ -339,22 +336,6 @@ class Gate(Outbox):
             return admitted[1].changes
         return self._check_sequence(site, request, envelope).changes
 
-    def release(self, site: Site, request: Request, reply: Reply) -> Reply:
-        """Return the reply as it is; take the fingerprint of a part of a sum, if the sites share a key for that."""
-        key = site.store.get(fingerprint_key_name(site.study)) if request.verb == "total" else None
-        if key is not None:
-            found = fingerprint_of(reply, points_of(key, site.study))
-            if found is not None:
-                self._parts[site.asked] = SumPart(found, [], request.statistic(site.asked))
-        return reply
-
-    def _notes(self, site: Site, envelope: Envelope, request: Request, body: bytes) -> dict[str, bytes]:
-        """Return what to remember of an answer, so that the study can be verified; nothing where nobody signs."""
-        if site.signer is None or not request.verified:
-            return {}
-        shown = body if request.verb == "ask" else None
-        return note_answer(site.store, envelope, shown, self._parts.get(envelope.asked))
-
     def note(self, site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes) -> None:
         """Record an answer in the site's store and ledger, before it leaves."""
         if not envelope.kind:
@@ -366,8 +347,7 @@ class Gate(Outbox):
                 outcome = "refused" if reply.code == "refused" else "failed"
             elif request is not None and not isinstance(reply, Missing):
                 charged = isinstance(request, Noisy)
-                changes = {**self._remembered(site, request, envelope), **self._notes(site, envelope, request, body)}
-                marks = self.marks.before_line(site.store, changes, charged)
+                marks = self.marks.before_line(site.store, self._remembered(site, request, envelope), charged)
             what, how = _describe(site, envelope, request, reply)
             if isinstance(site.last_error, DeviationError) and site.message is not None and self.ledger.folder:
                 how += keep_evidence(self.ledger.folder, site.message)
@@ -383,10 +363,9 @@ class Gate(Outbox):
                 bytes=len(body),
                 question=clean(envelope.question),
                 asked=envelope.asked,
-                answer=digest(body),
+                answer="" if isinstance(reply, Missing) else digest(body),
                 **marks,
             )
-            self._parts.pop(envelope.asked, None)
             self.marks.after_line(charged)
         if isinstance(request, Noisy):
             self._wait()

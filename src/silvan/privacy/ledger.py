@@ -176,11 +176,10 @@ class Ledger:
     def __len__(self) -> int:
         return self._head.lines
 
-    def lines(self) -> list[Line]:
-        """Return all lines, the oldest first."""
-        if self.folder is None:
-            return list(self._lines)
-        return read_lines(self.folder)
+    def lines(self, study: str | None = None) -> list[Line]:
+        """Return all lines, or those of a study, the oldest first."""
+        lines = self._lines if self.folder is None else read_lines(self.folder, study)
+        return [line for line in lines if study is None or line.study == clean(study)]
 
     def signed_head(self) -> Head:
         """Return how many lines there are and the digest of the last, signed: others keep it."""
@@ -284,11 +283,14 @@ class Verified(msgspec.Struct, frozen=True):
     behind: bool = False  # whether there is a line that the head does not know of
 
 
-def read_lines(folder: Path) -> list[Line]:
-    """Read the lines of a ledger without checking them; ``verify`` checks."""
+def read_lines(folder: Path, study: str | None = None) -> list[Line]:
+    """Read the lines of a ledger without checking them; ``verify`` checks. Of a ``study``, all its lines and others."""
     lines, _ = _split(folder)
+    named = b"" if study is None else msgspec.json.encode(clean(study))
     read = []
     for number, data in enumerate(lines, 1):
+        if named not in data:
+            continue
         try:
             read.append(msgspec.json.decode(data, type=Signed).line)
         except UNREADABLE:

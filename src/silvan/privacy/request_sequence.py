@@ -7,7 +7,8 @@ one, a tree that sends one known person to a node of its own. So a site answers,
 - sums over sites that only become fewer, beginning with those that the study has by its text or the site's roster, and
   no fewer than the owner lets it lose;
 - in a task (a model, an evaluation), one of everything: one set of trees, one forest. A question that goes on where
-  another ended repeats what was decided before, and fits to what was asked before.
+  another ended repeats what was decided before, and fits to what was asked before;
+- nothing once the study is closed (``close_study.py``): by then the key is known by which its sums are proved.
 
 Asked again word for word, a question is answered again: a coordinator that was restarted loses nothing. All that is
 remembered is in the site's store, so a site that was restarted forgets nothing. What each rule stops, and what it does
@@ -187,6 +188,34 @@ def _check_participants(
         raise RefusedError(f"the site lets a study lose {count_of(limits.losses, 'site')} at most")
     if data is None or known.left != over:
         question.changes[key] = msgspec.msgpack.encode(Participants(known.first, over))
+
+
+# -- the end of a study
+
+
+def close(store: Store, study: str, asked: str, answer: bytes) -> None:
+    """Note that a study is closed, by which request and with which answer."""
+    store.put(_key("closed", study), msgspec.msgpack.encode((asked, answer)))
+
+
+def closing_answer(store: Store, study: str, asked: str) -> bytes | None:
+    """Return the answer with which a study was closed; raise ``RefusedError`` if that was by another request."""
+    data = store.get(_key("closed", study))
+    if data is None:
+        return None
+    known, answer = msgspec.msgpack.decode(data, type=tuple[str, bytes])
+    if known != asked:
+        raise RefusedError(
+            "the study is closed: the site has signed what it answered, and answers nothing more in it; a study of "
+            "another name can ask again"
+        )
+    return answer
+
+
+def check_open(store: Store, envelope: Envelope, kind: type[Request]) -> None:
+    """Raise ``RefusedError`` for a request in a study that is closed; the results may still come."""
+    if not kind.after_close:
+        closing_answer(store, envelope.study, envelope.asked)
 
 
 def _key(what: str, *names: str) -> str:

@@ -38,8 +38,8 @@ class StudyText:
     """What a study's text says of its requests.
 
     ``fixed`` returns the values of fixed fields, which may depend on the agreed schema. ``schema`` is the one that the
-    text gives, if it gives one; without one, ``label``, ``task`` and ``positive`` are what a schema must have. Without
-    ``clusters`` all sums of the study are over the same sites.
+    text gives, if it gives one; without one, ``label``, ``event``, ``task`` and ``positive`` are what a schema must
+    have. Without ``clusters`` all sums of the study are over the same sites.
     """
 
     label: str
@@ -49,6 +49,7 @@ class StudyText:
     excluded: frozenset[str] = frozenset()  # columns that are not in the study
     clusters: bool = False  # whether some sums are over clusters of sites
     positive: Class | None = None
+    event: str | None = None
     _known: dict[str, Fixed] = field(default_factory=dict, compare=False, repr=False)
 
     def fixed_by(self, schema: Schema | None) -> Fixed:
@@ -64,8 +65,9 @@ class StudyText:
             return schema == self.schema
         if schema.label.name != self.label or _text(schema.label.positive) != _text(self.positive):
             return False
-        task = "classification" if schema.n_classes else "regression"
-        return self.task in (None, task) and self.excluded.isdisjoint(schema.columns)
+        if schema.label.event != self.event:
+            return False
+        return self.task in (None, schema.label.task) and self.excluded.isdisjoint(schema.columns)
 
 
 def _text(name: Class | None) -> str | None:
@@ -152,7 +154,7 @@ def columns_of(site: Site, request: Request) -> Sequence[str]:
 
 def _is_of(site: Site, schema: Schema) -> bool:
     """Whether a schema is one that a site may answer for without the study's text."""
-    return schema.label.name == site.label and site.schema in (None, schema)
+    return schema.label.columns == tuple(filter(None, (site.label, site.event))) and site.schema in (None, schema)
 
 
 def _read_schema(site: Site, request: Request) -> Schema:

@@ -12,7 +12,7 @@ import msgspec
 
 from silvan.algorithms.evaluation.evaluation import ADVICE, MEAN_OF_SITES, certainty
 from silvan.errors import FormatError, SilvanError
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.metrics import METRICS, Metric, main_metrics
 from silvan.report.model_card import SEEN, cautions, importance_note, model_card
 from silvan.report.sentences import sentences

@@ -1,7 +1,7 @@
 """Parses study files: for ``silvan fit``, and for studies between machines, whose sites name their own tables.
 
-Everything is checked before any work starts, and one error lists all that is wrong, each with its line. What a key may
-be is declared in ``study.py``; here are the sections that are written otherwise, and rules about several keys.
+Everything is checked before any work starts, and one error lists all problems with their lines. ``study.py`` declares
+the keys; this file has the sections with another syntax, and rules that involve several keys.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,15 +17,16 @@ from silvan.data.date_split import NEEDS_DATE
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
-from silvan.data.schema import Class, Feature, Label, Schema
+from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import InputError
-from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS
-from silvan.federation.federation import OVERALL
+from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS, task_of
 from silvan.federation.handlers import HANDLERS
+from silvan.federation.members import OVERALL
 from silvan.learners.parameters import Parameters
 from silvan.learners.registry import LEARNERS, learners_for
 from silvan.privacy.gate import Policy
-from silvan.study.study import EvaluationSettings, Predict, Sources, Study
+from silvan.study.sections import EvaluationSettings, Predict
+from silvan.study.study import Sources, Study
 from silvan.study.toml_lines import BEFORE, Key, Problems, convert_entries, key_lines, parse_toml
 from silvan.util.declared import extras, typed_keys
 
@@ -36,36 +37,36 @@ SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evalua
 
 
 def parse_study(text: str, data: dict[str, Any], path: Path) -> Study:
-    """Return the study that a file for ``silvan fit`` describes; raise one error that lists all that is wrong."""
+    """Parse a file for ``silvan fit``; raise one error that lists all problems."""
     return _study({"name": path.stem, **data}, text, path, machines=False, check=True)
 
 
 def parse_remote_study(text: str, path: Path = Path("study.toml"), *, check: bool = False) -> Study:
-    """Parse the text of a study between machines; raise one error that lists all that is wrong with it.
+    """Parse the text of a study between machines; raise one error that lists all problems.
 
-    With ``check`` the learner is imported and checks its parameters together, which only the coordinator needs.
+    With ``check`` the learner is imported and checks its parameters, which only the coordinator needs.
     """
     return _study(parse_toml(text, path), text, path, machines=True, check=check)
 
 
 def predicting(study: Study, model: str, number: int) -> Study:
-    """Return the study that predicts new rows with the model of another one, for the n-th time."""
+    """Return the study that predicts new rows with the model of another study, for the n-th time."""
     lines = f'[predict]\nstudy = "{study.digest}"\nmodel = "{model}"\nnumber = {number}\n'
     return parse_remote_study(f"{study.text.rstrip()}\n\n{lines}", study.path)
 
 
 def describing(study: Study) -> Study:
-    """Return the study that only describes all rows of another one; raise ``InputError`` where it cannot."""
+    """Return the study that only describes the rows of another study; raise ``InputError`` if it cannot."""
     if study.by_columns:
         raise InputError("describe is for studies over rows, and here parties hold columns of the same rows")
     if study.private:
-        raise InputError(f"{_NO_NOISE}; leave epsilon out to describe rows that may be described")
+        raise InputError(f"{_NO_NOISE}; leave epsilon out if the rows may be described")
     return msgspec.structs.replace(study, describe="only", test=0.0, split=None, repeats=None)
 
 
 @cache
 def _places() -> dict[str, str]:
-    """Return where each key belongs, for those that stand somewhere else."""
+    """Return where each key belongs, for hints about misplaced keys."""
     learner = {key: "in [learner]" for spec in LEARNERS.values() for key in ("kind", *typed_keys(spec.parameters))}
     evaluation = dict.fromkeys(typed_keys(EvaluationSettings), "in [evaluation]")
     return {**learner, **evaluation, **{key: BEFORE for key in typed_keys(Study) if key not in SECTIONS}}
@@ -84,6 +85,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
     else:
         found["tables"] = check_tables(data, path.parent, problems)
         found |= {key: data[key] for key in ("sites", "parties") if key in data}
+    _read_label(found, problems)
     sections: dict[str, Callable[[Any], Any]] = {
         "learner": lambda values: _check_learner(values, columns, problems, found, machines=machines),
         "evaluation": lambda values: EvaluationSettings(
@@ -92,7 +94,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
         "policy": lambda values: Policy(**check_policy(values, problems)),
         "reading": lambda values: check_reading(path, values, ("reading",), problems).options,
         "kinds": lambda values: _check_kinds(values, columns, problems),
-        "schema": lambda values: _check_schema(values, found.get("label", "label"), found.get("positive"), problems),
+        "schema": lambda values: _check_schema(values, found, problems),
         "predict": lambda values: _check_predict(values, problems),
     }
     found |= {
@@ -112,7 +114,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
 
 
 def _allowed(data: dict[str, Any], machines: bool, columns: bool, problems: Problems) -> dict[str, Any]:
-    """Return the keys allowed in this kind of study; report other keys, known or not, as problems."""
+    """Return the keys allowed in this kind of study; report all others as problems."""
     known, found = typed_keys(Study), {}
     for key, value in data.items():
         more = extras(known.get(key))
@@ -128,12 +130,12 @@ def _allowed(data: dict[str, Any], machines: bool, columns: bool, problems: Prob
 
 
 def check_parameters(study: Study) -> None:
-    """Raise ``InputError`` for parameters of the learner that do not go together; the learner is imported."""
+    """Raise ``InputError`` for conflicting parameters; this imports the learner."""
     study.spec.load()(**study.parameters).check()
 
 
 def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
-    """Yield what does not go together with evaluation on splits."""
+    """Yield conflicts with evaluation on splits."""
     key: Key = ("split",) if study.split == "sites" else ("repeats",)
     word = f"{key[0]} = 'sites'" if study.split == "sites" else "repeats"
     if study.memory is not None:
@@ -222,7 +224,7 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
 def _check_learner(
     values: Any, columns: bool, problems: Problems, study: dict[str, Any], *, machines: bool
 ) -> Parameters:
-    """Check that a learner for rows or columns is named, and its parameters one by one."""
+    """Check the name of the learner, for rows or columns, and each of its parameters."""
     known = learners_for("columns" if columns else "rows")
     default = next(iter(known))
     if not isinstance(values, dict):
@@ -246,7 +248,7 @@ def _check_learner(
 
 
 def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
-    """Check the policy of all sites; return what it sets."""
+    """Check the policy of all sites; return its settings."""
 
     def check(key: str, value: Any) -> None:
         Policy(**{key: value})
@@ -284,8 +286,21 @@ def _check_kinds(values: Any, columns: bool, problems: Problems) -> dict[str, An
     return found
 
 
-def _check_schema(values: Any, label: str, positive: Class | None, problems: Problems) -> Schema | None:
+def _read_label(found: dict[str, Any], problems: Problems) -> None:
+    """Make the column of times the label, where a study is about survival."""
+    time, event, label = found.get("time"), found.get("event"), found.get("label", "label")
+    try:
+        task = task_of(found.get("task"), time, event, label, found.get("exclude", ()))
+    except InputError as error:
+        problems.add((error.parameter or "task",), str(error))
+        return
+    if task == "survival":
+        found |= {"task": task, "label": time}
+
+
+def _check_schema(values: Any, study: dict[str, Any], problems: Problems) -> Schema | None:
     """Check the schema that the study sets for its columns."""
+    label, event, positive = study.get("label", "label"), study.get("event"), study.get("positive")
     if not isinstance(values, dict) or not all(isinstance(entry, dict) for entry in values.values()):
         problems.add(("schema",), "[schema] has one line per column, such as age = { bounds = [0, 120] }")
         return None
@@ -293,12 +308,14 @@ def _check_schema(values: Any, label: str, positive: Class | None, problems: Pro
     for name, entry in values.items():
         try:
             if name == label:
-                found = msgspec.convert({"name": name, **entry}, Label)
+                found = msgspec.convert({"name": name, "event": event, **entry}, Label)
             else:
                 kind = "categorical" if "categories" in entry else "numeric"
                 features.append(msgspec.convert({"name": name, "kind": kind, **entry}, Feature))
         except (msgspec.ValidationError, InputError) as error:
             problems.add(("schema", name), f"{name}: {error}")
+    if found is None and event is not None:
+        found = Label(label, event=event)
     if found is None and ("schema", label) not in problems.wrong:
         problems.add(("schema",), f"[schema] lacks the label: {label} = {{ classes = [...] }} or {{ bounds = [...] }}")
     if found is not None and positive is not None:
@@ -310,7 +327,7 @@ def _check_schema(values: Any, label: str, positive: Class | None, problems: Pro
 
 
 def _check_predict(values: Any, problems: Problems) -> Predict | None:
-    """Check what a study that only predicts is about."""
+    """Check the section of a study that only predicts."""
     try:
         return msgspec.convert(values, Predict)
     except msgspec.ValidationError:
@@ -320,7 +337,7 @@ def _check_predict(values: Any, problems: Problems) -> Predict | None:
 
 # -- tables of sites and parties: files, databases and partitions
 READING = tuple(field.name for field in fields(Table) if field.name != "path")
-"""What may be said of how a table's file is written."""
+"""The options for the format of a table's file."""
 
 
 def check_tables(data: dict[str, Any], folder: Path, problems: Problems) -> Sources:
@@ -392,20 +409,20 @@ def _table(
     own = {word: text for word, text in {**reading, **given}.items() if word in READING}
     if not own:
         return {name: path}
-    # what [reading] says was checked there
+    # [reading] was checked already
     noted = problems if given.keys() & set(READING) else Problems(problems.path, {})
     return {name: check_reading(path, own, key, noted, who)}
 
 
 def _partitions(files: str, cluster: Any, folder: Path) -> Partitions:
-    """Return a table in partitions; raise ``InputError`` if its files are not there, or the cluster has no address."""
+    """Return a table in partitions; raise ``InputError`` if its files are missing or the cluster has no address."""
     found = Partitions(files, cluster).beside(folder)
     found.paths()
     return found
 
 
 def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:
-    """Return a table whose file is written in some way; options that are not possible are problems."""
+    """Return a table with its format options; report invalid options as problems."""
     if not isinstance(options, dict):
         problems.add(key, f"reading must be a section: [reading], with {', '.join(READING[:-1])} or {READING[-1]}")
         return Table(path)
@@ -413,7 +430,7 @@ def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: s
         if word not in READING:
             problems.unknown((*key, word), READING)
     known = {word: value for word, value in options.items() if word in READING}
-    for given in [*({word: value} for word, value in known.items()), known]:  # one by one, and then together
+    for given in [*({word: value} for word, value in known.items()), known]:  # one by one, then together
         try:
             table = Table(path, **given)
         except InputError as error:

@@ -1,6 +1,6 @@
-"""Shows the progress of steps that take over two seconds, with an estimate of the time left.
+"""Shows the progress of steps that take over two seconds, with an estimate of the remaining time.
 
-In a terminal as a bar that disappears when the step is done; elsewhere as a line every ten seconds.
+A terminal shows a bar that disappears when the step is done; other outputs show a line every ten seconds.
 """
 
 import threading
@@ -17,7 +17,7 @@ from rich.text import Text
 from silvan.study.listener import Listener, TimedStep
 
 PATIENCE = 2.0  # seconds before anything is shown
-PAUSE = 10.0  # seconds between lines where there is no terminal
+PAUSE = 10.0  # seconds between lines without a terminal
 
 
 class _Detail(ProgressColumn):
@@ -29,7 +29,7 @@ class _Detail(ProgressColumn):
 
 
 class _Bar(BarColumn):
-    """A bar that moves to and fro while the total is not known."""
+    """A bar that moves back and forth while the total is unknown."""
 
     def render(self, task: Task) -> Any:
         step: TimedStep = task.fields["step"]
@@ -48,7 +48,7 @@ class ProgressBars(Listener):
 
     @contextmanager
     def step(self, text: str, expected: float | None = None) -> Iterator[TimedStep]:
-        """Run one step, the body of the ``with`` statement; show its progress if it takes long."""
+        """Follow a step, the body of the ``with`` statement, and show its progress if it takes long."""
         step, done = TimedStep(text, expected), threading.Event()
         thread = threading.Thread(target=self._show, args=(step, done), daemon=True, name="silvan-progress")
         thread.start()

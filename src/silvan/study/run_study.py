@@ -1,8 +1,8 @@
 """The run sequence of a study, the only one: agree, announce, describe, train, evaluate, explain, write, close.
 
 `silvan fit`, the demo, FLARE's jobs and the trial behind an approval all call it. They differ in the federation, the
-folder and the listener. What it asks of sites follows from the study and from their replies, and from nothing else:
-with the replies of a journal it asks the same again.
+folder and the listener. Its requests follow from the study and the replies alone, so a journal of replies leads to the
+same requests again.
 """
 
 import time
@@ -20,15 +20,15 @@ from silvan.study.study_file import make_learner
 def run_study(
     study: Study, federation: Federation, run: Run, record: Record, listener: Listener, *, secret_sampling: bool = False
 ) -> Record:
-    """Run a study, and return the record with all that came out.
+    """Run a study, and return the record of its results.
 
-    The record is written after each step, so that what was computed is kept whatever happens next. With
-    ``secret_sampling`` sites first agree on a key, so that only they know which rows are in which tree.
+    The record is written after each step, so that results survive a later failure. With ``secret_sampling``, sites
+    first agree on a key, so that only they know which rows are in which tree.
     """
     federation.watch(listener.on)
 
     listener.stage("agreeing on columns")
-    if study.by_columns:  # what parties are asked does not depend on their columns
+    if study.by_columns:  # requests to parties do not depend on their columns
         steps.announce_study(study, federation, make_learner(study, None))
     steps.note_agreement(record, federation, study)
     run.write(record)
@@ -64,7 +64,7 @@ def run_study(
 
 
 def _finish(record: Record, federation: Federation, study: Study, run: Run) -> Record:
-    """Close the study at its sites, and write that it is done."""
+    """Close the study at its sites, and record that it is done."""
     steps.close(record, federation, study)
     record.status = "done"
     run.write(record)

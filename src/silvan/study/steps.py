@@ -1,4 +1,4 @@
-"""What a run records at its steps: what sites agreed on, what was announced to them, the model, and what columns do.
+"""The steps of a run and what they record: agreement, announcement, model, evaluation, explanation.
 
 The caller writes the record after each step, before the next one starts.
 """
@@ -25,16 +25,17 @@ from silvan.federate.alignment import Alignment, agree_on_columns, asks_to_align
 from silvan.federation.agree import agree_on
 from silvan.federation.agreement import Agreement
 from silvan.federation.describe import CountRows
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
+from silvan.federation.members import OVERALL
 from silvan.learners.base import Learner
 from silvan.learners.compare import evaluate_splits
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.learners.result import Result
 from silvan.privacy.announce import RequestPlan, announce
-from silvan.privacy.close_study import check_own_sums, close_study
+from silvan.privacy.close_study import check_sums, close_study
 from silvan.privacy.held_columns import share_columns
-from silvan.privacy.identity.shared_key import DealKey, TakeKey, share_key
+from silvan.privacy.identity.shared_key import DealKey, TakeKey
 from silvan.study import column_steps
 from silvan.study.listener import Listener
 from silvan.study.run_folder import (
@@ -53,7 +54,7 @@ from silvan.study.study import Study
 from silvan.study.table_check import ONE_SITE
 from silvan.util.readable import count_of
 
-_MOST_COLUMNS = 200  # what sites disclosed is kept of so many columns
+_MOST_COLUMNS = 200  # the record keeps what sites disclosed about at most this many columns
 
 
 def versions() -> dict[str, str]:
@@ -63,7 +64,7 @@ def versions() -> dict[str, str]:
 
 
 def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Record:
-    """Return the record of a study before anything was asked; ``file`` is the path from the run folder."""
+    """Return the record of a study before any request; ``file`` is its path from the run folder."""
     return Record(
         name=study.name,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -76,18 +77,18 @@ def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Re
 
 
 def _files_of_parties(study: Study) -> list[tuple[str, Table]]:
-    """Return the parties whose files are written in some way that the study says."""
+    """Return the parties whose files have format options in the study."""
     own = study.tables if study.by_columns else {}
     return [(party, table) for party, table in own.items() if isinstance(table, Table)]
 
 
 def agree(federation: Federation, study: Study) -> Agreement:
-    """Find out what sites, or parties, on other machines have in common."""
+    """Let sites or parties on other machines agree."""
     if study.by_columns:
         how = Alignment(study.label, study.match, test=study.test, task=study.task, schema=study.schema)
         return agree_on_columns(federation, how)
-    # with a given schema sites may not even say how many rows they have
-    alone = study.private or len(federation.sites) == 1  # noise protects a column that one site has
+    # with a given schema, sites may even withhold their numbers of rows
+    alone = study.private or len(federation.sites) == 1  # noise protects columns of single sites
     columns = None if alone else partial(share_columns, federation)
     known = study.label, study.task, study.schema
     return agree_on(
@@ -98,7 +99,7 @@ def agree(federation: Federation, study: Study) -> Agreement:
         positive=study.positive,
         grouped=study.group is not None,
         absent=study.absent,
-        share_key=partial(share_key, federation),
+        event=study.event,
         share_columns=columns,
     )
 
@@ -115,7 +116,7 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
     if len(federation.sites) == 1 and federation.columns is None:
         record.warnings.insert(0, ONE_SITE)
     record.agreement_rounds = federation.agreement_rounds
-    # a report is passed on: what the sites of a private study do not tell with noise is not in it
+    # reports are passed on: for a private study they contain noisy results only
     record.columns = [] if study.private else federation.agreement.described[:_MOST_COLUMNS]
     if federation.columns is not None:
         record.by, record.sites = "columns", column_steps.parties(federation)
@@ -126,7 +127,7 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
 
 
 def _site(federation: Federation, name: str) -> SiteRows:
-    """Count the rows and positives of a site in this process, whose owner therefore runs this command."""
+    """Count the rows and positives of a site in this process, where its owner runs the command."""
     site, schema = federation.site(name), federation.schema
     parts = [site.part(schema), site.part(schema, test=True)]
     y = np.concatenate([part.y for part in parts])
@@ -137,7 +138,7 @@ def _site(federation: Federation, name: str) -> SiteRows:
 def announce_study(
     study: Study, federation: Federation, learner: FederatedEstimator, *, sampling: bool = False
 ) -> None:
-    """Announce all that the study will ask: raise an error if a site would refuse, before anything is spent."""
+    """Announce all requests of the study: raise an error if a site would refuse, before anything is spent."""
     unknown = [name for name in study.evaluation.dependence if name not in federation.schema.names]
     if unknown:
         raise InputError.about("dependence", f"names {unknown[0]!r}, which is no column to learn from")
@@ -150,9 +151,9 @@ def announce_study(
 def request_plan_of(
     study: Study, federation: Federation, learner: FederatedEstimator, *, sampling: bool = False
 ) -> RequestPlan:
-    """Return all that the study will ask: of sites once there is a schema, of parties from the first message on.
+    """Return all requests of the study: to sites once there is a schema, to parties from the first message on.
 
-    With ``sampling`` sites agree on a key of draws.
+    With ``sampling``, sites agree on a sampling key.
     """
     request_plan = describe_plan() if study.describe else RequestPlan((), tasks=0)
     if study.describe == "only":
@@ -172,7 +173,7 @@ def request_plan_of(
 
 
 def describe_columns(record: Record, federation: Federation, study: Study, listener: Listener) -> None:
-    """Record what the columns hold, if the study asks for it."""
+    """Record Table 1, if the study asks for it."""
     if study.describe:
         with listener.step("Describing columns"), federation.working_on("describing"):
             record.table_one = describe_tables(federation, study.max_bins)
@@ -180,7 +181,7 @@ def describe_columns(record: Record, federation: Federation, study: Study, liste
 
 
 def note_training(record: Record, run: Run, federation: Federation, result: Result, seconds: float) -> None:
-    """Write the model; record its rounds, bytes, seconds, importances, weights and what sites chose."""
+    """Write the model; record its rounds, bytes, seconds, importances, weights and the sites' choices."""
     record.models = run.save_models(result)
     record.at_sites, record.threshold, record.importances = result.at_sites, result.threshold, result.importances
     record.rounds, record.bytes, record.seconds = result.rounds, result.bytes, round(seconds, 3)
@@ -193,16 +194,16 @@ def note_training(record: Record, run: Run, federation: Federation, result: Resu
 def explain_model(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> None:
-    """Record which columns matter and how predictions depend on some, if the study asks for it."""
+    """Record importance and partial dependence of columns, if the study asks for it."""
     if not (study.evaluation.importance or study.evaluation.dependence):
         return
     names = federation.schema.label.scored or ["prediction"]
     try:
-        with listener.step("Asking what columns do"):
+        with listener.step("Measuring column effects"):
             found = learner.explained(
                 federation, study.evaluation.importance, study.evaluation.dependence, study.evaluation.by
             )
-    except InputError as error:  # too few rows, or no forest for all sites: the model is there all the same
+    except InputError as error:  # too few rows, or no forest for all sites: the model exists all the same
         record.warnings.append(str(error))
         return
     record.permutation = found.permutation
@@ -214,10 +215,10 @@ def explain_model(
 
 
 def close(record: Record, federation: Federation, study: Study) -> None:
-    """Close the study at sites that sign, check its sums by their statements, and record how far it is verified."""
+    """Close the study at sites that sign, check its sums against their statements, and record the verification."""
     if not federation.verifiable:
         return
-    found = check_own_sums(federation, close_study(federation))
+    found = check_sums(federation, close_study(federation))
     if found.wrong:
         record.warnings += found.wrong
         record.verification = "sums are not verified: " + found.wrong[0]
@@ -231,7 +232,7 @@ def close(record: Record, federation: Federation, study: Study) -> None:
 
 
 def note_traffic(record: Record, federation: Federation) -> None:
-    """Record the bytes of every kind of message so far, and a description of each kind."""
+    """Record the bytes and a description of every kind of message so far."""
     kinds = dict.fromkeys(kind for _, _, kind in federation.traffic)
     record.traffic = [
         Traffic(site, kind, federation.traffic[site, "sent", kind], federation.traffic[site, "received", kind])
@@ -242,7 +243,7 @@ def note_traffic(record: Record, federation: Federation) -> None:
 
 
 def describe_kinds(names: Iterable[str]) -> list[Kind]:
-    """Return what each kind of request, by name, asks and answers; unknown names are left out."""
+    """Describe each kind of request and its reply; unknown names are left out."""
     requests = {name: HANDLERS[name][0] for name in names if name in HANDLERS}
     return [
         Kind(name, _first_paragraph(request), _first_paragraph(request.reply), request.verb)
@@ -256,11 +257,11 @@ def _first_paragraph(message: type) -> str:
 
 
 # -- evaluation
-_MOST_CLASSES = 12  # curves are kept for so many classes
+_MOST_CLASSES = 12  # maximum number of classes with curves
 
 
 def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
-    """Return whether there are rows to evaluate the model on, as far as it is known."""
+    """Return whether there are test rows, as far as this is known."""
     if study.on_splits or not _knows_test_rows(federation, study):
         return study.evaluated
     return any(site.test_rows for site in record.sites)
@@ -269,7 +270,7 @@ def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
 def evaluate_model(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> None:
-    """Record how the model does at the sites, and by subgroups, beside what sites have alone."""
+    """Record the metrics of the model and of local models at the sites, and by subgroups."""
     if study.on_splits:
         found = _evaluate_on_splits(record, federation, learner, study, listener)
     else:
@@ -294,7 +295,7 @@ def evaluate_model(
 def _evaluate_on_splits(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> Evaluation:
-    """Evaluate the learner on many splits, each row as often as the study says."""
+    """Evaluate the learner on the study's splits."""
     if not isinstance(learner, Learner):
         raise InputError("evaluation on splits is for learners of rows at sites; leave repeats and split out")
     splits, found, scores, names, pooled = study.splits(federation.active), [], None, tuple[str, ...](), None
@@ -322,12 +323,12 @@ def _evaluate_on_splits(
 
 
 def _knows_test_rows(federation: Federation, study: Study) -> bool:
-    """Return whether the numbers of test rows are known before the evaluation; sometimes only the sites know them."""
+    """Return whether the numbers of test rows are known before the evaluation; sometimes only sites know them."""
     return federation.columns is not None or (bool(federation.local_sites) and not study.private)
 
 
 def metrics_row(row: Row) -> MetricsRow:
-    """Return a line of the evaluation; NaN, which JSON does not have, becomes None."""
+    """Return a line of the evaluation; NaN, which JSON lacks, becomes None."""
     known, more = ({k: None if np.isnan(v) else float(v) for k, v in of.items()} for of in (row.metrics, row.more))
     return MetricsRow(
         row.site,
@@ -343,7 +344,7 @@ def metrics_row(row: Row) -> MetricsRow:
 
 
 def counts_of(row: Row, scored: list[str]) -> Counts:
-    """Return the counts behind a line of the evaluation; ``scored`` are the classes that scores are of, if any."""
+    """Return the counts behind a line of the evaluation; ``scored`` are the classes with scores, if any."""
     detail = row.detail
     if detail is None:
         return Counts(row.site, row.model)
@@ -355,7 +356,7 @@ def counts_of(row: Row, scored: list[str]) -> Counts:
 
 
 def curves(models: Sequence[str], scores: np.ndarray | None, scored: list[str]) -> Iterator[Curve]:
-    """Yield the ROC curves of models, from counts of rows by score, for a class against the rest."""
+    """Yield one-against-rest ROC curves of models, from counts of rows by score."""
     if scores is None:
         return
     for model, tables in zip(models, scores, strict=True):
@@ -365,7 +366,7 @@ def curves(models: Sequence[str], scores: np.ndarray | None, scored: list[str]) 
 
 
 def corners(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
-    """Return the points of a curve without those on the line between their neighbours."""
+    """Return the points of a curve without those on a line between their neighbours."""
     points: list[tuple[float, float]] = []
     for point in zip(x.tolist(), y.tolist(), strict=True):
         if points and points[-1] == point:

@@ -1,9 +1,9 @@
-"""Verifies a study after the fact, by the coordinator's journal and what the sites signed.
+"""Verifies a finished study, using the coordinator's journal and the sites' signed statements.
 
-What a coordinator asks follows from the study and from the replies. So the study is run again with the journal in place
-of the sites, and compared with the sites' statements: each request that follows was asked, and no other; each reply in
-the journal is the one that the site signed; each sum is the sum of what the sites answered. What is proved by that, and
-what is not, is in docs/verification.md.
+All requests follow from the study and the replies. So the study is run again with the journal in place of the sites,
+and compared with the sites' statements: the requests that follow were made, and no others; each reply in the journal is
+the one that the site signed; each sum is the sum of the sites' replies. docs/verification.md says what this proves, and
+what it does not.
 """
 
 import math
@@ -25,16 +25,15 @@ from silvan.federation import wire
 from silvan.federation.agree import ask_rows
 from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
-from silvan.federation.journal import SUM, Entry, Journal
+from silvan.federation.journal import Entry, Journal
 from silvan.federation.keys import Roster
-from silvan.federation.message import Owner, Reply, Verb
+from silvan.federation.message import Owner, Verb
 from silvan.federation.outgoing import LoggedQuestion
 from silvan.federation.signed import is_owned
 from silvan.federation.store import digest
 from silvan.federation.transport import Transport
-from silvan.privacy.close_study import CloseStudy, Statement, check_sums, describe_question, sums_digest
-from silvan.privacy.identity.shared_key import share_fingerprint_key
-from silvan.privacy.study_notes import Answered
+from silvan.privacy.close_study import Answered, CloseStudy, Statement, check_sums, describe_question, sums_digest
+from silvan.privacy.identity.shared_key import share_proof_key
 from silvan.study.listener import Listener
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import EVALUATION, JOURNAL, ROSTER, RUN, Record, Run, split_journal
@@ -44,17 +43,17 @@ from silvan.study.study import Study
 from silvan.util.readable import count_of, format_names
 
 _CLOSE = 1e-9
-"""By how much, relatively, numbers may differ that another machine computed."""
+"""Relative tolerance for numbers computed on another machine."""
 
 OF_THE_RUN = frozenset(
     ("made", "seconds", "versions", "fingerprint", "bytes", "traffic", "received", "verification", "copy_for", "among")
 )
-"""What ``run.json`` says of one run of a study and of its machine: it does not follow from the replies."""
+"""Fields of ``run.json`` about the run and its machine, which do not follow from the replies."""
 
 
 @dataclass
 class Verification:
-    """What was found: how much was compared, what deviates, and what could not be verified, each in a sentence.
+    """The findings: what was compared, what deviates, and what could not be verified, each in a sentence.
 
     ``other_versions`` says which versions of silvan differ; then nothing was compared.
     """
@@ -68,12 +67,12 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing deviates from the study, as far as it could be verified."""
+        """Whether no deviation was found."""
         return not self.deviations and not self.other_versions
 
     @property
     def sentence(self) -> str:
-        """The result as the report says it."""
+        """The result as shown in the report."""
         if self.other_versions:
             return f"not verified: {self.other_versions}"
         if self.deviations:
@@ -84,14 +83,14 @@ class Verification:
 
 
 def verify_study(folder: str | Path, roster: Roster | None = None) -> Verification:
-    """Verify a study by its run folder, a copy of the coordinator's.
+    """Verify a study from a copy of the coordinator's run folder.
 
     Parameters
     ----------
     folder
         The run folder, with its journal.
     roster
-        The public keys by which the sites are known, if not those in the folder: whoever made the folder wrote them.
+        The sites' public keys, to use instead of those in the folder, which its author wrote.
     """
     run = Run(folder)
     record, study = run.read(), _read_study(run)
@@ -114,7 +113,7 @@ def verify_study(folder: str | Path, roster: Roster | None = None) -> Verificati
 
 
 def note_verification(folder: str | Path, found: Verification) -> None:
-    """Write the result of a verification into a run folder's record."""
+    """Write the result of a verification into the record of a run folder."""
     run = Run(folder)
     record = run.read()
     record.verification = found.sentence
@@ -135,7 +134,7 @@ class _VersionOf(msgspec.Struct):
 
 
 def _compare_versions(run: Run, record: Record) -> str:
-    """Return which versions of silvan differ, in a sentence; empty if none do."""
+    """Return which versions of silvan differ, in a sentence; empty if none."""
     here = version("silvan")
     used = {"the coordinator": record.versions.get("silvan", here)}
     journal = _ReplayJournal(run.file(JOURNAL))
@@ -149,45 +148,45 @@ def _compare_versions(run: Run, record: Record) -> str:
     return f"{who} ran silvan {theirs}, and this is silvan {here}; nothing was compared: verify with silvan {theirs}"
 
 
-# -- the study once more
+# -- running the study again
 
 
 class _NotInJournalError(Exception):
-    """The study asks for something that the journal has no answer to."""
+    """The study makes a request without a reply in the journal."""
 
 
 class _NoSites(Transport):
-    """Carries nothing: all answers are in the journal."""
+    """Delivers nothing: all replies are in the journal."""
 
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Raise an error: there is nobody to ask."""
+        """Raise an error: there is nobody to send to."""
         raise _NotInJournalError
 
 
 class _ReplayJournal(Journal):
-    """A journal that is read and not written to; what a coordinator made of replies is made again."""
+    """A read-only journal; what a coordinator derived from replies is derived again."""
 
     def keep(self, question: str, entries: dict[str, Entry]) -> None:
-        """Keep nothing."""
+        """Store nothing."""
 
     def remember(self, site: str, values: dict[str, bytes]) -> None:
-        """Remember nothing."""
+        """Store nothing."""
 
     def remembered(self, site: str) -> dict[str, bytes]:
         """Return nothing."""
         return {}
 
     def remove(self) -> None:
-        """Leave the file where it is."""
+        """Leave the file unchanged."""
 
 
 @dataclass
 class _Replay:
-    """A study as it was run again: its federations, one more for each split, and where it stopped, if it did.
+    """A study run again: its federations, one more for each split, and where it stopped, if it did.
 
-    ``run`` is the run folder that is verified, ``again`` the one that the study makes now.
+    ``run`` is the run folder under verification, ``again`` the folder of the second run.
     """
 
     study: Study
@@ -199,7 +198,7 @@ class _Replay:
     stopped: str = ""
 
     def go(self) -> Record:
-        """Run the study on its journal."""
+        """Run the study with its journal."""
         federation = self._federation(self.study.unique_name, self.sites, JOURNAL)
         federation.agree_later = lambda: agree(federation, self.study)
         federation.split_later = lambda split: self._split(federation, split)
@@ -209,10 +208,10 @@ class _Replay:
                 warnings.simplefilter("ignore", UserWarning)
                 run_study(self.study, federation, self.again, record, Listener(), secret_sampling=self.study.secret)
         except _NotInJournalError:
-            self.stopped = "the journal has no answer to it"
+            self.stopped = "the journal has no reply to it"
         except SilvanError as error:
             self.stopped = f"the replies in the journal do not lead to the end of the study: {error}"
-        except (ArithmeticError, LookupError, TypeError, ValueError):  # no honest site gives such replies
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # no honest site sends such replies
             self.stopped = "the replies in the journal do not lead to the end of the study"
         return record
 
@@ -222,7 +221,7 @@ class _Replay:
         kept, quorum = _ReplayJournal(path if path.is_file() else None), self.study.quorum
         quorum = quorum and min(quorum, len(sites))
         made = Federation(_NoSites(), sites, sums, study=name, journal=kept, quorum=quorum, roster=self.roster)
-        made.before_sums = share_fingerprint_key
+        made.before_sums = share_proof_key
         self.federations.append(made)
         return made
 
@@ -236,7 +235,7 @@ class _Replay:
         return made
 
     def name_of(self, federation: Federation) -> str:
-        """Return how sentences begin that are about a split; nothing for the study itself."""
+        """Return the beginning of sentences about a split; empty for the study itself."""
         number = self.federations.index(federation)
         return f"split {number}: " if number else ""
 
@@ -245,7 +244,7 @@ class _Replay:
         return bool(self.stopped) and federation is self.federations[-1]
 
 
-# -- comparing it with what sites signed
+# -- comparison with the sites' statements
 
 
 def _verify(run: Run, record: Record, study: Study, roster: Roster, found: Verification) -> None:
@@ -265,7 +264,7 @@ def _verify(run: Run, record: Record, study: Study, roster: Roster, found: Verif
 
 
 def _compare_results(record: Record, again: Record) -> Iterator[str]:
-    """Yield what of a record does not follow from the replies."""
+    """Yield the parts of a record that do not follow from the replies."""
     one, other = (msgspec.to_builtins(of) for of in (record, again))
     one["kinds"] = [kind for kind in one["kinds"] if _follows(kind["name"])]
     for name in one:
@@ -274,12 +273,12 @@ def _compare_results(record: Record, again: Record) -> Iterator[str]:
 
 
 def _follows(kind: str) -> bool:
-    """Whether requests of a kind follow from the study; what a coordinator asks of ledgers does not."""
+    """Whether requests of a kind follow from the study; those about ledgers do not."""
     return kind not in HANDLERS or HANDLERS[kind][0].verified
 
 
 def _compare_files(record: Record, run: Run, again: Run) -> Iterator[str]:
-    """Yield the files of the model and its metrics that are not those that the study makes."""
+    """Yield the files of the model and its metrics that differ from the study's."""
     if again.file(EVALUATION).is_file():  # the record's metrics are compared; the file must have the same
         again.write_evaluation(record.evaluation)
     for made in sorted(again.folder.rglob("*")):
@@ -290,7 +289,7 @@ def _compare_files(record: Record, run: Run, again: Run) -> Iterator[str]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two values of plain data are the same, but for rounding on another machine."""
+    """Whether two values of plain data are the same, except for rounding on another machine."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -301,7 +300,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _verify_federation(replay: _Replay, federation: Federation, found: Verification) -> None:
-    """Compare what a study, or one of its splits, asks with what its sites signed."""
+    """Compare the requests of a study, or one of its splits, with what its sites signed."""
     of = replay.name_of(federation)
     statements, faults = _read_statements(federation, replay.roster)
     questions = [question for question in federation.questions if question.kind is not CloseStudy]
@@ -314,22 +313,18 @@ def _verify_federation(replay: _Replay, federation: Federation, found: Verificat
     if not replay.is_last(federation):
         commitment = sums_digest(questions)
         if any(statement.sums_digest != commitment for statement in statements.values()):
-            faults.append("the sums in the journal are not those that the coordinator committed itself to")
-
-    def sum_of(question: LoggedQuestion) -> Reply | None:
-        kept = federation.journal.find(question.name).get(SUM)
-        return None if kept is None else wire.decode(kept.body, question.kind.reply)
+            faults.append("the sums in the journal are not those that the coordinator committed to")
 
     if federation.lost and len(federation.active) < (federation.quorum or len(federation.sites)):
         faults.append(f"left out, which the study does not allow: {format_names(list(federation.lost))}")
-    checked = check_sums(questions, statements, sum_of, federation.lost)
+    checked = check_sums(federation, statements)
     found.sums += checked.right
     found.deviations += [of + text for text in [*faults, *checked.wrong]]
     found.unverified += [of + text for text in checked.unknown]
 
 
 def _read_statements(federation: Federation, roster: Roster) -> tuple[dict[str, Statement], list[str]]:
-    """Return the statements that sites signed for a study, by site, and what is wrong with others."""
+    """Return the statements that sites signed for a study, by site, and problems with others."""
     statements: dict[str, Statement] = {}
     faults: list[str] = []
     for site, bodies in federation.journal.of_kind(Statement.__name__).items():
@@ -358,7 +353,7 @@ def _read_statements(federation: Federation, roster: Roster) -> tuple[dict[str, 
 def _compare(
     questions: Sequence[LoggedQuestion], site: str, statement: Statement, federation: Federation, *, stopped: bool
 ) -> Iterator[str]:
-    """Yield how what a site was asked, and what it answered, deviates from what follows from the study."""
+    """Yield deviations of a site's requests and replies from what follows from the study."""
     expected = list({q.asked[site]: q for q in questions if site in q.asked}.values())
     wanted = {question.asked[site] for question in expected}
     got = {one.asked for one in statement.answered}
@@ -375,11 +370,11 @@ def _compare(
         if question.kind.verb == "ask":
             kept = federation.journal.find(question.name).get(site)
             if kept is not None and digest(kept.body) not in answers.get(question.asked[site], []):
-                yield f"the answer to {describe_question(question)} in the journal is not the one that was given"
+                yield f"the reply to {describe_question(question)} in the journal is not the one that was sent"
 
 
 def _deviation(want: LoggedQuestion | None, given: Answered | None, wanted: set[str], got: set[str], site: str) -> str:
-    """Describe how a request that a site answered differs from the one that follows from the study."""
+    """Describe how a request that a site handled differs from the one that follows from the study."""
     asked = "" if given is None else f"{given.kind} of round {given.round}" if given.round else given.kind
     if want is None:
         return f"{asked} was asked, and does not follow from the study"

@@ -10,23 +10,26 @@ import numpy as np
 from silvan.data.bins.bins import find_bins
 from silvan.data.bins.cut_points import check_max_bins
 from silvan.data.bins.grid import Grid
-from silvan.data.schema import Schema
+from silvan.data.bins.time_bins import N_CODES, time_cells
+from silvan.data.schema import Schema, Task
 from silvan.errors import InputError
 from silvan.forest.arrays import DEPTH_CAP, Combine
 from silvan.forest.category_set import is_category_split
+from silvan.forest.curves import MOST_TIMES
 from silvan.forest.forest import Forest
 from silvan.forest.importance import gain_shares, mean_shares
 from silvan.tree.gain import Rule
 from silvan.tree.grow import Frontier, Grown, Plan, grow
+from silvan.tree.leaf_curves import with_curves
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import OBJECTIVES, Labels, Measure, Objective, Target
-from silvan.tree.rows import Rows, TreeRows
-from silvan.tree.sampling import RowSampling, SamplingKeys, one_of_each
+from silvan.tree.rows import Rows, TreeRows, send_to_device
+from silvan.tree.sampling import RowSampling, SamplingKeys, one_of_each, rows_of_trees
 from silvan.tree.split import Splits
 from silvan.util.device import on_device_or_not
 from silvan.util.threads import thread_count, thread_map
 
-_ROWS_AT_ONCE = 1 << 21  # trees grow side by side in batches of about so many rows: enough work a call, little memory
+_ROWS_AT_ONCE = 1 << 21  # rows of the trees in a batch: enough work per call, little memory
 
 _NOT_THERE = {
     "absolute_error": "trees grow on sums, which tell no medians",
@@ -34,6 +37,8 @@ _NOT_THERE = {
     "poisson": "a number is evaluated by its squared error alone",
 }
 """Criteria of scikit-learn, and why these trees have none of them."""
+
+TIME_BINS = 64
 
 NO_VOTES = "vote='hard' is for classification: trees that predict a number have no class to vote for"
 """The text of an error."""
@@ -56,13 +61,17 @@ class Settings:
     class_weight: str | list[float] | None = None  # "balanced", or a weight per class
     vote: str = "soft"  # or "hard": trees vote
     max_samples: float | None = None  # a share of the rows; None: all of them
-    monotonic_cst: list[int] | None = None  # 1, -1 or 0 a feature, see ``monotonic_signs``; None: nothing is asked
+    monotonic_cst: list[int] | None = None  # 1, -1 or 0 per feature, see ``monotonic_signs``; None: no constraint
+    time_bins: int = TIME_BINS  # maximum number of times in survival curves
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for a parameter that is out of range."""
         _at_least("n_estimators", self.n_estimators, 1)
         _at_least("min_samples_leaf", self.min_samples_leaf, 1)
         _at_least("min_samples_split", self.min_samples_split, 2)
+        _at_least("time_bins", self.time_bins, 2)
+        if self.time_bins > MOST_TIMES:
+            raise InputError.wrong("time_bins", f"at most {MOST_TIMES}", self.time_bins)
         if self.max_depth is not None:
             _at_least("max_depth", self.max_depth, 1)
             if self.max_depth > DEPTH_CAP:
@@ -112,16 +121,16 @@ class Settings:
 
     @property
     def signs(self) -> list[int]:
-        """Which way predictions may go with each feature; empty if nothing is asked."""
+        """The allowed directions of predictions for each feature; empty without constraints."""
         return self.monotonic_cst or []
 
     @property
     def combine(self) -> Combine:
-        """How the trees make an answer."""
+        """How the trees are combined."""
         return "vote" if self.vote == "hard" else "mean"
 
     def n_sampled(self, n_features: int) -> int:
-        """Return how many of so many features are sampled."""
+        """Return how many of a number of features are sampled."""
         wish = self.max_features
         if wish is None:
             return n_features
@@ -140,33 +149,36 @@ class Settings:
         return min(int(wish), n_features)
 
     def measure(self, schema: Schema, counts: np.ndarray) -> Measure:
-        """Return how the label is measured, given its rows by class, or by coarse cell of the grid for a number."""
-        n_rows = int(counts.sum())
+        """Return the measure of the label, given its rows by class, or by coarse cell of a number or a time."""
+        n_rows, objective = int(counts.sum()), self.objective_for(schema.label.task)
         if schema.n_classes:
-            return self.objective_for(schema.n_classes).measure(Labels(counts, n_rows), self.class_weights(counts))
+            return objective.measure(Labels(counts, n_rows), self.class_weights(counts))
         if self.class_weight is not None:
             raise InputError.about("class_weight", "is for classification")
+        if schema.label.event is not None:
+            return objective.measure(Labels(counts, n_rows, time_bins=self.time_bins))
         cells = np.flatnonzero(counts)
         if len(cells) == 0:
             raise InputError("there are no rows to learn from")
         low, high = Grid.for_columns(1).bounds(int(cells[0]), int(cells[-1]))
-        return self.objective_for(schema.n_classes).measure(Labels(counts[:0], n_rows, low, high))
+        return objective.measure(Labels(counts[:0], n_rows, low, high))
 
     def target(self, schema: Schema, y: np.ndarray) -> Target:
         """Return the target of rows in one place."""
+        if schema.label.event is not None:
+            return Target.of(self.measure(schema, np.bincount(time_cells(y), minlength=N_CODES)), y)
         counts = np.bincount(y, minlength=schema.n_classes) if schema.n_classes else None
         weights = None if counts is None else self.class_weights(counts)
-        return self.objective_for(schema.n_classes).target(y, schema.n_classes, None, weights)
+        return self.objective_for(schema.label.task).target(y, schema.n_classes, None, weights)
 
-    def objective_for(self, n_classes: int) -> Objective:
-        """Return the objective; raise ``InputError`` if it does not fit a label with so many classes."""
-        if self.objective.for_classes != bool(n_classes):
-            kind = "classification" if n_classes else "regression"
-            raise InputError(f"criterion {self.criterion!r} does not fit {kind}")
+    def objective_for(self, task: Task) -> Objective:
+        """Return the objective; raise ``InputError`` if it does not fit a task."""
+        if self.objective.task != task:
+            raise InputError(f"criterion {self.criterion!r} does not fit {task}")
         return self.objective
 
     def class_weights(self, counts: np.ndarray) -> np.ndarray | None:
-        """Return a weight for each class, given its rows; None if all count alike."""
+        """Return a weight for each class, given its rows; None for equal weights."""
         if self.class_weight is None:
             return None
         if isinstance(self.class_weight, str):
@@ -179,11 +191,11 @@ class Settings:
         return weights
 
     def rule(self, measure: Measure) -> Rule:
-        """Return how splits are valued."""
+        """Return the rule that values splits."""
         objective = self.objective
-        if objective.for_classes != OBJECTIVES[measure.objective].for_classes:
-            kind = "regression" if objective.for_classes else "classification"
-            raise InputError.about("criterion", f"{self.criterion!r} does not fit {kind}")
+        if objective.task != OBJECTIVES[measure.objective].task:
+            task = OBJECTIVES[measure.objective].task
+            raise InputError.about("criterion", f"{self.criterion!r} does not fit {task}")
         if self.vote == "hard" and not objective.for_classes:
             raise InputError(NO_VOTES)
         if self.signs or self.class_weight is not None:
@@ -198,13 +210,13 @@ class Settings:
         )
 
     def check_compiled(self, where: str) -> None:
-        """Raise ``InputError`` for an objective that came after the kernels, which a place cannot do without."""
+        """Raise ``InputError`` for a custom objective where kernels are required."""
         if not self.objective.compiled:
             known = ", ".join(name for name, objective in OBJECTIVES.items() if objective.compiled)
             raise InputError(f"criterion {self.criterion!r} cannot be used {where}: use one of {known}")
 
     def plan(self, n_features: int) -> Plan:
-        """Return how trees grow where another sample of features costs no message."""
+        """Return how trees grow if sampling features again costs no message."""
         plan = Plan(
             n_features, self.n_sampled(n_features), self.max_depth or DEPTH_CAP, self.feature_sampling == "tree"
         )
@@ -216,7 +228,7 @@ class Settings:
         return replace(plan, tries=plan.n_draws, monotonic=signs)
 
     def federated_plan(self, n_features: int) -> Plan:
-        """Return how trees grow where a round is a message: nodes wait for the next round to sample features again."""
+        """Return how trees grow if each round is a message: nodes wait for the next round to sample features again."""
         return replace(self.plan(n_features), tries=1, max_rounds=self.max_depth)
 
 
@@ -255,14 +267,14 @@ def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
 
 
 def check_class_weight(weight: Any) -> None:
-    """Raise ``InputError`` for a text that is none of the ways to weigh classes."""
+    """Raise ``InputError`` for a text that is not a valid class weight."""
     if isinstance(weight, str) and weight != "balanced":
         trees = ": all trees of a forest weigh a class alike" if weight == "balanced_subsample" else ""
         raise InputError.about("class_weight", f"must be None, 'balanced' or a dict, got {weight!r}{trees}")
 
 
 class Assembled(NamedTuple):
-    """A forest, and the share of each feature in the gains of each tree, (trees, features), for more trees to join."""
+    """A forest to extend, and the share of each feature in the gains of each tree: (trees, features)."""
 
     forest: Forest
     shares: np.ndarray
@@ -298,7 +310,11 @@ def fit_forest(
     trees = range(0 if before is None else len(before.forest), settings.n_estimators)
     grown = _grow_trees(table, target.measure, settings, settings.plan(X.shape[1]), keys, trees, threads, device)
     pieces = [_ordered(part, thresholds, schema, target.measure) for part, thresholds in grown]
-    return _join_pieces(([] if before is None else [_piece(before)]) + pieces, schema, settings.combine)
+    found = _join_pieces(([] if before is None else [_piece(before)]) + pieces, schema, settings.combine)
+    if target.codes is None:
+        return found
+    drawn = rows_of_trees(keys.rows, numbers, 0, len(found.forest), settings.row_sampling)
+    return found._replace(forest=with_curves(found.forest, target.measure, X, target.codes, drawn, threads))
 
 
 def grow_forest(
@@ -339,9 +355,7 @@ def _grow_trees(
 
     def work(on_device: bool) -> list[Grown]:
         if on_device:
-            from silvan.tree.device_rows import DeviceTable
-
-            there = DeviceTable.of(table)
+            there = send_to_device(table)
             return [some(trees, there.sample(keys.rows, trees, draw, threads)) for trees in there.batches(wanted, draw)]
         batches = [wanted[batch.start : batch.stop] for batch in tree_batches(len(wanted), len(table), threads)]
         return thread_map(lambda trees: some(trees, TreeRows.of_trees(table, keys.rows, trees, draw)), batches, threads)
@@ -351,7 +365,7 @@ def _grow_trees(
 
 def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
     """Return the trees that grow side by side, batch by batch."""
-    # a few batches a thread, so that none waits long for the last; four trees share their row hashes
+    # a few batches per thread, so that none waits long for the last; four trees share their row hashes
     size = max(1, min(max(4, _ROWS_AT_ONCE // n_rows), -(-n_trees // (4 * threads))))
     size = size // 4 * 4 or size
     return [range(t, min(t + size, n_trees)) for t in range(0, n_trees, size)]
@@ -360,7 +374,7 @@ def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
 def assemble(
     parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure: Measure, combine: Combine = "mean"
 ) -> Forest:
-    """Return the forest that grown trees make, given the thresholds of their splits."""
+    """Assemble grown trees into a forest, given the thresholds of their splits."""
     pieces = [_ordered(part, thresholds, schema, measure) for part, thresholds in parts]
     return _join_pieces(pieces, schema, combine).forest
 
@@ -369,7 +383,8 @@ def _piece(of: Assembled) -> dict[str, np.ndarray]:
     """Return a forest's arrays as ``_ordered`` returns those of grown trees."""
     forest = of.forest
     arrays = ("feature", "threshold", "missing_left", "sets", "value", "weights")
-    return {"sizes": np.diff(forest.offsets), **{name: getattr(forest, name) for name in arrays}, "gain": of.shares}
+    found = {"sizes": np.diff(forest.offsets), **{name: getattr(forest, name) for name in arrays}, "gain": of.shares}
+    return found if forest.times is None else {**found, "value": found["value"][:, -1:]}  # leaves are counted again
 
 
 def _join_pieces(pieces: Sequence[dict[str, np.ndarray]], schema: Schema, combine: Combine) -> Assembled:
@@ -427,7 +442,7 @@ def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Meas
         "missing_left": missing_left,
         "sets": grown.words[split_of[by_category]],
         "value": measure.leaf_values(grown.stats[nodes[~inner]]),
-        # a tree without rows, as can happen with a few, has no say
+        # a tree without rows, which can happen with few rows, has no weight
         "weights": (measure.n_rows(grown.stats[: grown.n_trees]) > 0).astype(np.float64),
         "gain": gain_shares(grown.tree[grown.node], grown.feature, grown.gain, grown.n_trees, len(schema.features)),
     }

@@ -1,7 +1,7 @@
 """The rows of a table in memory, sorted into the open nodes of some trees."""
 
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from silvan.tree.sampling import Ties, make_feature_order
 from silvan.tree.split import Splits
 from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 from silvan.util.threads import thread_map
+
+if TYPE_CHECKING:
+    from silvan.tree.device_rows import DeviceTable
+
 
 SMALL_TABLE = 1 << 20
 """A table of so many bytes stays in the processor's cache, so that rows can be gathered from anywhere in it."""
@@ -65,6 +69,13 @@ def find_counted(
     return splits
 
 
+def send_to_device(table: Binned) -> "DeviceTable":
+    """Send a table to the graphics card; raise ``DeviceError`` if it cannot go there."""
+    from silvan.tree.device_rows import DeviceTable
+
+    return DeviceTable.of(table)
+
+
 class TreeRows(NodeRows):
     """The rows of some trees while they grow.
 
@@ -74,7 +85,7 @@ class TreeRows(NodeRows):
     """
 
     def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
-        """Begin with every sampled row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
+        """Start with every sampled row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
         super().__init__(table, drawn, numbers, threads)
         self.places: np.ndarray | None = None
         self.rounds = 0
@@ -96,11 +107,11 @@ class TreeRows(NodeRows):
 
     @property
     def n_nodes(self) -> int:
-        """How many nodes there are so far."""
+        """The number of nodes so far."""
         return len(self.starts if self.places is None else self.made.child)
 
     def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray, threads: int = 1) -> Splits:
-        """Decide every open node with the rows at hand; ``tie_key`` decides between equal gains."""
+        """Decide every open node with the available rows; ``tie_key`` breaks ties."""
         ties, compiled = frontier.ties(tie_key, plan), rule.objective.compiled
         if compiled and (self.places is None or frontier.attempt.any()):
             return self._find_sorted(frontier, plan, rule, ties, threads)
@@ -168,6 +179,6 @@ class TreeRows(NodeRows):
         self.places = None
 
     def _streams(self, bases: np.ndarray) -> bool:
-        """Whether a level with such histograms is worth a walk along all rows."""
+        """Whether a walk along all rows pays off for a level with such histograms."""
         size = bases[-1, 0] * self.table.n_stats * np.dtype(self.table.count_type).itemsize
         return self.places is not None and size <= STREAM_BYTES * len(self.trees) and self.rounds < STREAM_ROUNDS

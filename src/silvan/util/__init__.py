@@ -1,1 +1,1 @@
-"""Small tools that know nothing of trees: whole files, SQLite files, threads, numbers as text."""
+"""Small tools without any knowledge of trees: whole files, SQLite files, threads, numbers as text."""

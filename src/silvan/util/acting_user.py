@@ -1,4 +1,4 @@
-"""Who acts on the command line: the user of the operating system, and who became that user by ``sudo``."""
+"""The person acting on the command line: the user of the operating system, and who became that user by ``sudo``."""
 
 import os
 from importlib import import_module

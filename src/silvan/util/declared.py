@@ -1,4 +1,4 @@
-"""Checks values against declared types, and says in plain words what was expected.
+"""Checks values against declared types, and reports in plain words what was expected.
 
 msgspec converts and checks the values, but speaks of types. Parameters of learners and keys of study files are declared
 with ``Annotated``; both get the same words.
@@ -38,7 +38,7 @@ def typed_keys(struct: type) -> Mapping[str, Any]:
 
 
 def extras(hint: Any) -> dict[str, Any]:
-    """Return what ``about`` was given."""
+    """Return the arguments given to ``about``."""
     found: dict[str, Any] = {}
     for meta in get_args(hint)[1:]:
         found |= (meta.extra or {}) if isinstance(meta, Meta) else {}
@@ -46,7 +46,7 @@ def extras(hint: Any) -> dict[str, Any]:
 
 
 def convert(name: str, value: Any, hint: Any, none: str = "None") -> Any:
-    """Convert a value to its declared type; raise ``InputError`` if it is wrong. ``none`` is what None is called."""
+    """Convert a value to its declared type; raise ``InputError`` if it is wrong. ``none`` is the word for None."""
     more = extras(hint)
     try:
         converted = msgspec.convert(value, hint)
@@ -65,7 +65,7 @@ def convert(name: str, value: Any, hint: Any, none: str = "None") -> Any:
 
 
 def _members(hint: Any) -> list[inspect.Type]:
-    """Return the types that a value may be of."""
+    """Return the types that a value may have."""
     kind = hint if isinstance(hint, inspect.Type) else inspect.type_info(hint)
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
@@ -73,12 +73,12 @@ def _members(hint: Any) -> list[inspect.Type]:
 
 
 def may_be_none(hint: Any) -> bool:
-    """Return whether None is of a type."""
+    """Return whether a type allows None."""
     return any(isinstance(kind, inspect.NoneType) for kind in _members(hint))
 
 
 def describe(hint: Any, *, none: str = "") -> str:
-    """Return what a value may be, in plain words; None is called ``none``, and left out if that is empty."""
+    """Return in plain words what a value may be; None is called ``none``, and left out if that is empty."""
     words: list[str] = []
     for kind in _members(hint):
         if isinstance(kind, inspect.LiteralType):

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves the old content or the new, names and rights of files, full disks."""
+"""Writing files so that a crash leaves the old or the new content; names and permissions of files; full disks."""
 
 import contextlib
 import errno
@@ -39,7 +39,7 @@ def no_room(path: str | Path | None) -> OSError:
 
 
 def file_name(name: str) -> str:
-    """Return a name, of a site say, as that of a file: one that stays in its folder and is not hidden there."""
+    """Return a name, such as a site's, as a file name that stays in its folder and is not hidden there."""
     quoted = quote(name, safe=" ")
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
@@ -54,7 +54,7 @@ def check_private(path: str | Path) -> None:
 
 
 def keep_private(path: str | Path) -> None:
-    """Take the rights of others to a file away, if they have any; raise an error if that cannot be done."""
+    """Remove the permissions of others on a file, if any; raise an error if that fails."""
     if os.name != "posix" or not stat.S_IMODE(Path(path).stat().st_mode) & 0o077:
         return
     try:
@@ -96,7 +96,7 @@ def read_json(path: Path, kind: type[Content], remedy: str) -> Content:
 
 
 def try_json(path: Path, kind: type[Content]) -> Content | None:
-    """Read a JSON file as a type; None if it is not there, or damaged."""
+    """Read a JSON file as a type; None if it is missing or damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, *UNREADABLE):
@@ -104,5 +104,5 @@ def try_json(path: Path, kind: type[Content]) -> Content | None:
 
 
 def write_json(path: Path, content: msgspec.Struct, *, private: bool = False) -> None:
-    """Write a JSON file that people may read, too: indented."""
+    """Write an indented JSON file that people can read."""
     write_whole(path, msgspec.json.format(msgspec.json.encode(content)) + b"\n", private=private)

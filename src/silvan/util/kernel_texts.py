@@ -1,4 +1,4 @@
-"""What tells one state of all kernels from another: the text of the files that kernels and their constants are in."""
+"""The key of compiled kernels: a hash of the files that contain kernels and their constants."""
 
 import hashlib
 from pathlib import Path
@@ -9,7 +9,7 @@ _WITH_CONSTANTS = ("data", "bins", "tree", "forest")  # folders of files whose c
 
 
 def digest_of_kernels() -> str:
-    """Return a hash of the files of this package that have kernels in them, or constants that kernels use."""
+    """Return a hash of this package's files that contain kernels, or constants that kernels use."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_bytes()

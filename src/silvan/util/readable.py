@@ -21,14 +21,14 @@ def format_count(n: int) -> str:
 
 
 def count_of(n: int, noun: str, *, words: bool = False) -> str:
-    """Write how many of something there are: ``1 row``, ``2,000 rows``, ``2 parties``; or ``two leaves``, in words."""
+    """Write a count with its noun: ``1 row``, ``2,000 rows``, ``2 parties``; or ``two leaves``, in words."""
     endings = {"y": noun[:-1] + "ies", "s": noun + "es", "f": noun[:-1] + "ves"}
     many = noun if n == 1 else endings.get(noun[-1], noun + "s")
     return f"{format_count(n) if words else f'{n:,}'} {many}"
 
 
 def is_or_are(n: int) -> str:
-    """Return the verb for so many of something."""
+    """Return the verb form for a number of things."""
     return "is" if n == 1 else "are"
 
 
@@ -88,14 +88,14 @@ def format_number(value: float) -> str:
 
 
 def digits_of(largest: float) -> int:
-    """Return how many decimals to write, by the largest number: three significant digits, or more."""
+    """Return how many decimals to write, by the largest number: at least three significant digits."""
     if largest >= 1:
         return max(0, 3 - len(str(int(largest))) + 1)
     return 2 - math.floor(math.log10(largest)) if largest >= 1e-300 else 3
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", note: str = "") -> str:
-    """Return a table with a title above and a note below; cells that are numbers stand at the right."""
+    """Return a table with a title above and a note below; numbers are right-aligned."""
     lines = [f"<caption style='text-align:left'><strong>{escape(title)}</strong></caption>"] if title else []
     lines.append(f"<thead><tr>{''.join(_cell('th', name) for name in head)}</tr></thead>")
     body = "".join(f"<tr>{''.join(_cell('td', cell) for cell in row)}</tr>" for row in rows)

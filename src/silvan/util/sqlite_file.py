@@ -1,4 +1,4 @@
-"""SQLite files of our own: whole after a crash, for their owner's eyes, never mixed up with other programs' files."""
+"""Our SQLite files: intact after a crash, readable only by their owner, never confused with other programs' files."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from silvan.errors import InputError
 from silvan.util.files import keep_private
 
 _MEMORY = ":memory:"  # SQLite's address of a database in memory
-_WAITS = (0.01, 0.05, 0.2, 1.0)  # seconds to wait before another try to write ahead
+_WAITS = (0.01, 0.05, 0.2, 1.0)  # seconds before another attempt to switch to a write-ahead log
 
 
 def open_database(
@@ -47,7 +47,7 @@ def open_database(
 
 def _check_ours(db: sqlite3.Connection, application: int) -> None:
     """Raise ``sqlite3.DatabaseError`` if a database is another program's."""
-    db.execute("BEGIN")  # both are read from one state: another process may be making the tables
+    db.execute("BEGIN")  # both are read from one state: another process may be creating the tables
     try:
         whose = db.execute("PRAGMA application_id").fetchone()[0]
         empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
@@ -64,7 +64,7 @@ def _prepare(db: sqlite3.Connection, application: int, tables: str) -> None:
         try:
             db.execute("PRAGMA journal_mode=WAL")
             break
-        except sqlite3.OperationalError as error:  # of two that change it at once, one is not even made to wait
+        except sqlite3.OperationalError as error:  # of two concurrent changes, one does not get to wait
             if wait is None or error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
             time.sleep(wait)

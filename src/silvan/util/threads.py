@@ -1,4 +1,4 @@
-"""Run independent work on threads: compiled kernels release the interpreter lock, so plain threads are enough."""
+"""Run independent work on threads: compiled kernels release the interpreter lock, so plain threads suffice."""
 
 import os
 from collections import deque
@@ -66,7 +66,7 @@ def thread_map(work: Callable[[T], R], items: Iterable[T], n_jobs: int) -> list[
 
 @contextmanager
 def algebra_threads(n_jobs: int | None) -> Iterator[None]:
-    """Limit the threads of the library behind NumPy's linear algebra, which takes all cores otherwise."""
+    """Limit the threads of the library behind NumPy's linear algebra, which otherwise uses all cores."""
     with _libraries().limit(limits=thread_count(n_jobs), user_api="blas"):
         yield
 

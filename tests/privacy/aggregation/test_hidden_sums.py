@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 import silvan as sv
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
-from silvan.federation.federation import OVERALL
-from silvan.federation.site import Outbox
+from silvan.federation.members import OVERALL
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.ring import RingSums
@@ -132,22 +131,6 @@ def test_a_policy_applies_to_summed_requests(way):
             federation_of(sites, way.sums()).total(Number())
     sites = way.sites([of(1), of(2), of(3)], outbox=Gate(Policy(messages=["Number"], min_sites=3)))
     assert federation_of(sites, way.sums()).total(Number()).x.tolist() == [6]
-
-
-def test_the_outbox_releases_a_part_once_and_may_change_it(way):
-    released = []
-
-    class Censor(Outbox):
-        def admit(self, site, request, envelope):
-            assert (type(request), envelope.over) == (Number, ["a", "b", "c"])
-
-        def release(self, site, request, reply):
-            released.append(site.name)
-            return of(int(reply.x[0]) + 1)
-
-    sites = way.sites([of(1), of(2), of(3)], outbox=Censor())
-    assert federation_of(sites, way.sums()).total(Number()).x == [9]
-    assert released == ["a", "b", "c"]
 
 
 # -- what a coordinator can check

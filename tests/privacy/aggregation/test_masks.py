@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from silvan.errors import RefusedError
-from silvan.federation.message import Reply
+from silvan.federation.message import SummedReply
 from silvan.privacy.aggregation.counters import (
     MASK_PIECE,
     MASK_TASK,
@@ -130,7 +130,7 @@ def test_packing_by_block_is_packing_each_of_them(widths, dtype, data):
     assert len(expected) == widths.words()
 
 
-class Table(Reply, frozen=True, kw_only=True):
+class Table(SummedReply, frozen=True, kw_only=True):
     """One array of integers."""
 
     x: np.ndarray

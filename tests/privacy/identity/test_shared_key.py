@@ -121,7 +121,7 @@ def test_a_site_with_a_budget_agrees_on_a_key(fed):
 def test_requests_unrelated_to_rows_do_not_depend_on_the_table():
     """The kinds exempt from budgets and policies: a site handles each even if its table cannot be read.
 
-    ``CloseStudy`` is about earlier replies, by digests and masked fingerprints (``test_close_study.py``), and
+    ``CloseStudy`` is about earlier replies, by digests (``test_close_study.py``), and
     ``CompareLedgers`` is about the length of ledgers (``test_ledger_heads.py``).
     """
     free = {kind.kind() for kind, _ in HANDLERS.values() if not kind.of_rows}

@@ -58,8 +58,20 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.federation import OVERALL, Federation
-from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, PartitionsWay, Reply, Request, Total
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
+from silvan.federation.message import (
+    Agreed,
+    Ask,
+    Blob,
+    Derived,
+    Fixed,
+    PartitionsWay,
+    Reply,
+    Request,
+    SummedReply,
+    Total,
+)
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.privacy.gate import policy_of
@@ -101,7 +113,7 @@ class EvaluateModels(OfCandidates, Ask[SiteMetrics], frozen=True, kw_only=True, 
     against: Derived[int] = -1  # the one that gains are measured against, if any
 
 
-class ScoreCounts(Reply, frozen=True, kw_only=True):
+class ScoreCounts(SummedReply, frozen=True, kw_only=True):
     """Test rows by score and class, by true and voted class, and by band of probability, for each model."""
 
     scores: np.ndarray

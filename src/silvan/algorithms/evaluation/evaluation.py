@@ -19,7 +19,7 @@ from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Class, Schema
 from silvan.data.table import read_table
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores_if_any
 from silvan.privacy.noise.accounting import Privacy

@@ -17,7 +17,7 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, Reply, Request, Total
+from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, Request, SummedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.forest.predict import calibrated, tally, voting_weights
@@ -87,7 +87,7 @@ def site_threshold(site: Site, schema: Schema, forest: Forest, draws: RowSamples
     return metrics.best_threshold(np.unique(answer.scores[:, positive])[::-1], negatives, positives, rule)
 
 
-class OutOfBagCounts(Reply, frozen=True, kw_only=True):
+class OutOfBagCounts(SummedReply, frozen=True, kw_only=True):
     """Training rows by score on a grid: (tables, 2, scores), others and rows of the class, as of ``count_scores``."""
 
     counts: np.ndarray

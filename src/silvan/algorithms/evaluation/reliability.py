@@ -23,7 +23,7 @@ from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import InputError, reject
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, SummedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.forest.predict import calibrated, log_odds
@@ -139,7 +139,7 @@ def error_table(forest: Forest, counts: np.ndarray) -> np.ndarray | None:
 
 
 # -- messages
-class ErrorCounts(Reply, frozen=True, kw_only=True):
+class ErrorCounts(SummedReply, frozen=True, kw_only=True):
     """Training rows by the size of their error."""
 
     counts: np.ndarray

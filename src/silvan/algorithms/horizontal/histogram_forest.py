@@ -1,9 +1,9 @@
-"""Horizontal forests from summed histograms: exact, a level of all trees a round.
+"""Horizontal forests from summed histograms: exact, with one round per level of all trees.
 
-The coordinator grows the trees; sites only add up. A request about a level names the open nodes and the features
-sampled at each, and repeats all splits made so far, so that a site that remembers nothing can answer it. With two
-rounds for the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every sum is of integers and every
-draw is keyed, so the forest is the one that all rows in one place would give.
+The coordinator grows the trees; sites only count. A request about a level names the open nodes and the features
+sampled at each, and repeats all splits made so far, so that a site without any state can reply. With two
+rounds for the bins, a forest of any number of trees of depth D takes D + 2 rounds. All sums are of integers and all
+sampling is keyed, so the forest equals the one of all rows in one place.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from silvan.algorithms.horizontal.split_trees import at_kept_leaves, leaves_of_splits, trees_of_splits
 from silvan.algorithms.keyed_rows import check_sampling
 from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_histograms, check_nodes
-from silvan.algorithms.requests import schema_of
+from silvan.algorithms.requests import counts_of, schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.federation import Federation
-from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, Reply, Total
+from silvan.federation.message import Agreed, Blob, Derived, Fixed, PartitionsWay, SummedReply, Total
 from silvan.federation.outgoing import Bounds
 from silvan.federation.part import Part, StoredPart
 from silvan.federation.site import Site, answers
@@ -30,12 +31,13 @@ from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 from silvan.tree.fit import Settings, assemble
 from silvan.tree.grow import Frontier, grow
+from silvan.tree.leaf_curves import curved, times_at_leaves
 from silvan.tree.level import choose_level, sample_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
 from silvan.tree.out_of_core import RoutedRows
-from silvan.tree.rows import Fillable, TreeRows
-from silvan.tree.sampling import Ties, cut_offsets
+from silvan.tree.rows import Fillable, TreeRows, send_to_device
+from silvan.tree.sampling import Ties, cut_offsets, rows_of_trees
 from silvan.tree.split import Splits
 from silvan.util.device import DeviceError, takes_device, warn_of
 from silvan.util.readable import count_of
@@ -43,7 +45,7 @@ from silvan.util.threads import thread_count
 
 
 # -- messages
-class Histograms(Reply, frozen=True, kw_only=True):
+class Histograms(SummedReply, frozen=True, kw_only=True):
     """Statistics by bin, of every open node and each of its features, one after the other."""
 
     sums: np.ndarray
@@ -52,7 +54,7 @@ class Histograms(Reply, frozen=True, kw_only=True):
 class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
     """Histograms of every open node."""
 
-    partitions: ClassVar[PartitionsWay] = "add up"
+    partitions: ClassVar[PartitionsWay | None] = "add up"
     narrow: ClassVar[bool] = True
     split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]] = {
         "split_node": (np.int32, ()),
@@ -64,9 +66,9 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
 
     bins: Agreed[Blob]
     measure: Fixed[Measure]
-    max_bins: Fixed[int] = MAX_BINS  # bins of a column in a tree, for the site's policy to evaluate
+    max_bins: Fixed[int] = MAX_BINS  # bins of a column in a tree, which the site's policy checks
     nodes: Derived[np.ndarray]  # int32, numbers of the open nodes
-    features: Derived[np.ndarray]  # int32 (nodes, drawn), -1 where fewer were left to draw
+    features: Derived[np.ndarray]  # int32 (nodes, sampled), -1 where fewer were left to sample
     split_bin: Derived[np.ndarray]
 
     def describe(self, reply: Any = None) -> str:
@@ -84,14 +86,40 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
         return self.follow_splits(traces, further, self.nodes, self.features)
 
 
-_PLACE_BYTES = 10  # memory that a row takes for every tree while trees grow
-_LEVEL_BYTES = 1 << 28  # histograms of a level that take more are asked for in several messages
+class LeafTimes(SummedReply, frozen=True, kw_only=True):
+    """Rows at every leaf by time bin, without the event and with it: (leaves, codes)."""
+
+    counts: np.ndarray
+
+
+class CountLeafTimes(GrowLevel, frozen=True, kw_only=True):
+    """Rows by time bin, with the event and without, at the leaves of all splits: the last round of survival forests."""
+
+    reply: ClassVar[type[SummedReply]] = LeafTimes
+    partitions: ClassVar[PartitionsWay | None] = None
+    narrow: ClassVar[bool] = False
+
+    def describe(self, reply: Any = None) -> str:
+        """Describe the request, or the reply."""
+        leaves = count_of(self.n_trees + len(self.split_node), "leaf")
+        return f"rows by {len(self.measure.times)} time bins, with the event and without, at {leaves}"
+
+    def follow(self, traces: list[bytes], further: bool) -> bytes | None:
+        """Return a trace if the question follows the last level; no level follows it, as it is about no open node."""
+        if not traces or not further:
+            return None
+        return self.follow_splits(traces, further, _NO_NODES, _NO_FEATURES)
+
+
+_NO_NODES, _NO_FEATURES = np.zeros(0, np.int32), np.zeros((0, 1), np.int32)
+_PLACE_BYTES = 10  # memory per row and tree while trees grow
+_LEVEL_BYTES = 1 << 28  # a level whose histograms take more is split into several messages
 
 
 # -- at a site
 @dataclass
 class _Growing:
-    """A site's rows on their way down the trees: a cache, made again when it does not fit the request."""
+    """A site's rows on their way down the trees: a cache, recomputed when it does not fit the request."""
 
     rows: Fillable
     done: list[bytes]  # the splits of each round applied so far
@@ -104,10 +132,24 @@ def grow_level(site: Site, request: GrowLevel) -> Histograms:
     return Histograms(sums=level_histograms(site, request))
 
 
+@answers(CountLeafTimes)
+def count_leaf_times(site: Site, request: CountLeafTimes) -> LeafTimes:
+    """Count times at the leaves of all splits."""
+    schema, bins = read_level(site, request)
+    measure, splits = request.measure, {name: getattr(request, name) for name in request.split_types}
+    reject(schema.label.event is None, "times are counted for survival alone")
+    forest = trees_of_splits(request.n_trees, splits, schema, bins, measure)
+    counts = np.zeros((len(forest.value), measure.n_codes), np.int64)
+    for part in site.rows_to_sample(schema).pieces():
+        drawn = rows_of_trees(site.sampling_key, part.row_keys, 0, request.n_trees, request.bootstrap)
+        counts += times_at_leaves(forest, measure, part.X, measure.codes(part.y), drawn, site.n_jobs)
+    return LeafTimes(counts=counts)
+
+
 def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, name: str = "") -> np.ndarray:
     """Bring the rows to the open nodes and add up their histograms.
 
-    ``part`` are rows to take instead of the site's own, for private forests; ``name`` tells them from any others.
+    ``part`` are rows to use instead of the site's own, for private forests; ``name`` distinguishes them from others.
     """
     schema, bins = read_level(site, request, noisy=part is not None)
     if takes_device(site.device, site.n_train if part is None else len(part)):
@@ -144,7 +186,7 @@ def _level(
 
 
 def read_level(site: Site, request: GrowLevel, *, noisy: bool = False) -> tuple[Schema, Bins]:
-    """Read what a request refers to; raise ``FormatError`` if it cannot be answered whatever the rows are."""
+    """Read the blobs of a request; raise ``FormatError`` if no site could reply to it."""
     schema = schema_of(site, request.schema)
     bins = bins_of(site, request.bins, schema, request.max_bins, public=noisy)
     _check(request, schema, bins)
@@ -152,7 +194,7 @@ def read_level(site: Site, request: GrowLevel, *, noisy: bool = False) -> tuple[
 
 
 def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel, on_device: bool) -> Fillable:
-    """Put the rows at the roots: all of them in memory if they fit, else in pieces."""
+    """Put the rows at the roots: all of them in memory if they fit, otherwise in pieces."""
     measure, key, n_trees = request.measure, site.sampling_key, request.n_trees
     if isinstance(part, StoredPart):
         codes = part.binned(bins, thread_count(site.n_jobs))
@@ -169,9 +211,7 @@ def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel, on_device: boo
         table = binned(part, bins, measure, site.n_jobs)
     threads = thread_count(site.n_jobs)
     if on_device:
-        from silvan.tree.device_rows import DeviceTable
-
-        return DeviceTable.of(table).sample(key, range(n_trees), request.bootstrap, threads)
+        return send_to_device(table).sample(key, range(n_trees), request.bootstrap, threads)
     return TreeRows.of_trees(table, key, range(n_trees), request.bootstrap, threads)
 
 
@@ -182,19 +222,25 @@ def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binn
 
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
-    """Raise ``FormatError`` for a request that contradicts itself: kernels trust what they are given."""
-    reject(not request.measure.fits(schema.n_classes), "the statistics are not those of the label")
+    """Raise ``FormatError`` for an inconsistent request, because kernels trust their input."""
+    reject(not request.measure.fits(schema.n_classes, schema.label.task), "the statistics are not those of the label")
     request.check_splits(len(bins.n_bins))
     node, feature, n = request.split_node, request.split_feature, len(request.split_node)
     if (request.split_bin < 0).any() or (request.split_bin > bins.last[feature]).any():
         raise FormatError("a split after a bin that does not exist")
-    check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
+    if len(request.nodes):
+        check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
     was_split = np.zeros(request.n_trees + 2 * n, np.bool_)
     was_split[node] = True
     reject(was_split[request.nodes].any(), "an open node was split before")
 
 
 # -- at the coordinator
+def asks(schema: Schema) -> tuple[type[GrowLevel], ...]:
+    """Return the kinds of messages that growing a forest needs, besides those about bins."""
+    return (GrowLevel,) if schema.label.event is None else (GrowLevel, CountLeafTimes)
+
+
 def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
     """Grow the forest of all sites' training rows."""
     bins, bins_blob, label, in_bins = find_shared_bins(federation, schema, settings.max_bins)
@@ -205,20 +251,23 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     history = SplitHistory(GrowLevel)
     rows = RowBounds(settings.n_estimators, measure, label, in_bins)
 
+    def request_of(kind: type[GrowLevel], nodes: np.ndarray, features: np.ndarray) -> GrowLevel:
+        return kind(
+            schema=schema_blob,
+            bins=bins_blob,
+            measure=measure,
+            n_trees=settings.n_estimators,
+            bootstrap=settings.row_sampling,
+            min_leaf=settings.min_samples_leaf,
+            max_bins=settings.max_bins,
+            nodes=nodes,
+            features=features,
+            **history.columns(),
+        )
+
     def find_splits(nodes: np.ndarray, features: np.ndarray, ties: Ties, offsets: np.ndarray) -> Splits:
         reply: Histograms = federation.total(
-            GrowLevel(
-                schema=schema_blob,
-                bins=bins_blob,
-                measure=measure,
-                n_trees=settings.n_estimators,
-                bootstrap=settings.row_sampling,
-                min_leaf=settings.min_samples_leaf,
-                max_bins=settings.max_bins,
-                nodes=nodes,
-                features=features,
-                **history.columns(),
-            ),
+            request_of(GrowLevel, nodes, features),
             check=lambda site, reply: check_histograms(reply.sums, features, bins, measure),
             most=rows.of(nodes, features, bins),
         )
@@ -237,11 +286,20 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
         rows.add(splits)
 
     grown = grow(np.arange(settings.n_estimators), feature_key, plan, rule, find, remember)
-    return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure, settings.combine)
+    forest = assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure, settings.combine)
+    if not measure.times:
+        return forest
+    leaves = leaves_of_splits(settings.n_estimators, history.columns())
+    counted: LeafTimes = federation.total(
+        request_of(CountLeafTimes, _NO_NODES, _NO_FEATURES),
+        check=counts_of(counts=(len(leaves), measure.n_codes)),
+        most=measure.mass,
+    )
+    return curved(forest, measure, at_kept_leaves(grown, leaves, counted.counts))
 
 
 def _messages(features: np.ndarray, bins: Bins, measure: Measure) -> list[slice]:
-    """Cut a level into slices of nodes whose histograms fit a message; nearly always it is one."""
+    """Cut a level into slices of nodes whose histograms fit a message; usually there is one slice."""
     widths = np.where(features >= 0, bins.n_bins[features], 0).sum(axis=1)
     ends = np.cumsum(widths) * measure.n_stats * np.dtype(measure.count_type).itemsize
     bounds = [0, *np.flatnonzero(np.diff(ends // _LEVEL_BYTES)) + 1, len(features)]
@@ -266,7 +324,7 @@ class RowBounds:
         self.rows = np.concatenate([self.rows, children.reshape(-1, children.shape[2])])
 
     def of(self, nodes: np.ndarray, features: np.ndarray, bins: Bins) -> Bounds:
-        """Return what no sum of the nodes' histograms is above; sums of a number's values have no bound."""
+        """Return upper bounds on the sums of the nodes' histograms; sums of numeric targets have none."""
         drawn = features >= 0
         in_bin = np.where(drawn, self.in_bins[features], 0).max(axis=1, initial=0)
         most = np.full((len(nodes), self.n_stats), np.iinfo(np.int64).max)

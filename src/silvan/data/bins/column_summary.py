@@ -10,8 +10,8 @@ from silvan.data.bins import grid
 from silvan.data.bins.grid import LARGEST
 from silvan.data.cells import MARKERS, Series, is_text
 from silvan.data.column_types import kind_of
-from silvan.data.encode import Task, check_few, describe_label, infer_task, label_column, numeric_or_text
-from silvan.data.schema import Class, Label
+from silvan.data.encode import check_few, describe_label, infer_task, label_column, numeric_or_text
+from silvan.data.schema import Class, Label, Task
 from silvan.errors import InputError, SchemaError
 from silvan.util.cell_text import cell_text
 from silvan.util.kernels import njit
@@ -92,12 +92,13 @@ def summarise(
     task: Task | None = None,
     apart: Mapping[str, Sizes] | None = None,
     counted: np.ndarray | None = None,
+    event: str | None = None,
 ) -> Summary:
     """Summarise all rows in one pass; ``apart`` has the sizes of numeric columns that are already known.
 
-    Sizes are those of the rows that are ``counted``, of all if none are named.
+    Sizes are those of the rows that are ``counted``, of all if none are named. ``event`` is a column of the label.
     """
-    names = [name for name in table.names if name != label]
+    names = [name for name in table.names if name not in (label, event)]
     kinds = {name: "date" if name in table.dates else kind_of(table.kinds, name) or "empty" for name in names}
     apart = {name: sizes for name, sizes in (apart or {}).items() if kinds.get(name) in ("empty", "numeric")}
     sizes: dict[str, Sizes] = {name: apart[name] if name in apart else Sizes() for name in names}
@@ -108,6 +109,8 @@ def summarise(
         raise SchemaError(complaint)
     for batch in table.batches([name for name in table.names if name not in apart]):
         label_column(batch, label)
+        if event is not None:
+            label_column(batch, event)
         if not names:
             raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
         for name in [name for name in names if name not in apart]:
@@ -137,7 +140,7 @@ class _Target:
     def __init__(self, name: str, task: Task | None, *, named: bool = False) -> None:
         self.name, self.named = name, named
         self.asked: Task | None = "classification" if named and task is None else task
-        self.number = task == "regression"
+        self.number = task in ("regression", "survival")
         self.classes: set[Class] = set()
 
     def add(self, series: Series, first_row: int) -> None:

@@ -20,7 +20,9 @@ from nvflare.app_common.job_launcher.process_launcher import ProcessHandle, Proc
 from nvflare.app_common.job_launcher.server_process_launcher import ServerProcessJobLauncher
 from nvflare.utils.job_launcher_utils import get_credential_env
 
+from silvan.deploy.membership.startup_kit import process_file
 from silvan.util import watchdog
+from silvan.util.pid_file import write_pid
 
 READY_PROCESS = "SILVAN_READY_PROCESS"
 """The name of a variable of the environment."""
@@ -115,6 +117,15 @@ class SiteLauncher(_ReadyLauncher, ClientProcessJobLauncher):
 
 
 class ServerLauncher(_ReadyLauncher, ServerProcessJobLauncher):
-    """Starts the coordinator's part of a job."""
+    """Starts the coordinator's part of a job, and notes which process that is: the supervisor waits while it runs."""
 
     program = _SERVER
+
+    def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> ProcessHandle:
+        """Start the process of a job."""
+        handle = super().launch_job(job_meta, fl_ctx)
+        workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+        with contextlib.suppress(OSError):
+            folder = Path(workspace.get_run_dir(job_meta.get(JobConstants.JOB_ID)))
+            write_pid(process_file(folder), handle.adapter.pid)
+        return handle

@@ -31,13 +31,16 @@ class Job(msgspec.Struct, frozen=True):
 
 def load(program: str) -> None:
     """Load the modules of a job, and then those of a study while no job waits."""
+    at_site = PROGRAMS[program].endswith("site_job")
     import_module(program)
+    if at_site:
+        import_module("silvan.util.kernels").skip_blas()
     import_module(PROGRAMS[program])
     import_module("nvflare.fuel.f3.communicator").load_comm_drivers()
     if not _job_waits():
         tiny_studies = import_module("silvan.deploy.jobs.tiny_studies")
         if not _job_waits():
-            tiny_studies.run(at_site=PROGRAMS[program].endswith("site_job"))
+            tiny_studies.run(at_site=at_site)
 
 
 def _job_waits() -> bool:

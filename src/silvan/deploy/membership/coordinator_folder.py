@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -26,9 +26,11 @@ from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRe
 from silvan.errors import InputError
 from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
-from silvan.study.run_folder import Run
 from silvan.util.files import read_json, write_json, write_whole
 from silvan.util.folder_lock import lock_folder
+
+if TYPE_CHECKING:
+    from silvan.study.run_folder import Run
 
 HUB = "hub.json"
 PORT = 8102
@@ -162,8 +164,10 @@ class CoordinatorFiles:
             yield content
             write_json(self.path / HUB, content)
 
-    def run(self, name: str) -> Run:
+    def run(self, name: str) -> "Run":
         """Return the run folder of a study."""
+        from silvan.study.run_folder import Run  # with models, which FLARE's server need not load
+
         return Run(self.path / "runs" / name)
 
     def private_files(self) -> list[Path]:

@@ -43,7 +43,7 @@ from silvan.privacy.site_folder import SiteFolder
 from silvan.study.study import Study
 from silvan.util.files import read_json, write_json, write_whole
 
-MEMBER, SETTINGS, ROSTER = "member.json", "site.toml", "roster.json"
+MEMBER, SETTINGS, ROSTER = startup_kit.MEMBER, "site.toml", "roster.json"
 
 COPIES = (
     "Keep the folder that is the site's, delete the copy, and ask the coordinator to let the site in again (`silvan "

@@ -13,7 +13,11 @@ COORDINATOR = f"{JOBS}Coordinator"
 PROJECT = "silvan"
 ADMIN = "coordinator@silvan"
 SCHEME = "tcp"
+MEMBER = "member.json"  # beside FLARE's folder, where silvan has let a site join
 _LAUNCHERS, _COMMON = "silvan.deploy.jobs.launchers.", "nvflare.app_common."
+
+HEARTBEAT = 20
+"""Seconds after which FLARE sends something over an idle connection; many proxies cut it after 60, FLARE's default."""
 
 _OF_LEAD = "submit_job", "manage_job", "view", "operate"
 _OF_NOBODY = "clone_job", "download_job", "shell_commands", "byoc", "server-predeployed-flwr"
@@ -89,6 +93,11 @@ def write_admin(folder: Path, host: str, port: int) -> None:
     _write(folder / "local" / "resources.json", {"format_version": 1, "admin": limits})
 
 
+def process_file(job: Path) -> Path:
+    """Return the file that says which process runs the server's part of a job, in the job's folder at the server."""
+    return job / "server.pid"
+
+
 def write_job(
     folder: Path,
     name: str,
@@ -135,6 +144,7 @@ def _write_local(folder: Path, resources: dict[str, Any]) -> None:
     roles = {"project_admin": nobody, "org_admin": nobody, "lead": lead, "member": nobody}
     _write(local / "authorization.json", {"format_version": "1.0", "permissions": roles})
     _write(local / "log_config.json", _LOG)
+    _write(local / "comm_config.json", {"heartbeat_interval": HEARTBEAT})
     (folder / "transfer").mkdir(exist_ok=True)
 
 

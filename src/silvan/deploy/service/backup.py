@@ -17,10 +17,10 @@ from silvan.deploy.membership.coordinator_folder import CoordinatorFiles
 from silvan.deploy.membership.flare_folder import SETTINGS, FlareServer, is_flare_server
 from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.membership.site_files import SiteFiles
-from silvan.deploy.service.process import is_running
 from silvan.deploy.service.start_stop import process_of
 from silvan.errors import InputError
 from silvan.privacy.file_marks import FROM_BACKUP
+from silvan.util.pid_file import is_running
 
 _DATABASE = ".sqlite"
 _LEFT_OUT = ("-wal", "-shm", ".pid", ".lock", "log.txt", "log.json", ".half")

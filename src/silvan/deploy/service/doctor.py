@@ -171,7 +171,7 @@ def _check_table(site: SiteFiles) -> str:
 def columns_named_by(study: Study) -> list[str]:
     """Return the columns that a study over rows names: its label, and those of its schema."""
     named = [] if study.schema is None else list(study.schema.columns)
-    return list(dict.fromkeys([*named, study.label]))
+    return list(dict.fromkeys([*named, *study.label_columns]))
 
 
 def _check_files(member: SiteFiles) -> str:

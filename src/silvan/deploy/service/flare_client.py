@@ -18,8 +18,8 @@ from nvflare.private.fed.app.client.client_train import parse_arguments
 from nvflare.private.fed.app.utils import version_check
 
 from silvan.deploy.membership.enrol import PROCESS, ask_coordinator
-from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_log import note_error
+from silvan.deploy.membership.startup_kit import MEMBER
 from silvan.errors import FederationError, SilvanError
 
 REFUSED = 3
@@ -39,7 +39,7 @@ def name_this_process() -> None:
     tcp_driver.get_ssl_context = make_named
 
 
-def end_when_refused(member: JoinedSite) -> None:
+def end_when_refused(folder: Path) -> None:
     """End this process if a connection has ended because the site may not connect any more."""
     connect = TcpDriver.connect
 
@@ -47,17 +47,22 @@ def end_when_refused(member: JoinedSite) -> None:
         try:
             connect(driver, connector)
         finally:
-            why = why_refused(member)
+            why = why_refused(folder)
             if why:
-                note_error(member.path, "", FederationError(why))
+                note_error(folder, "", FederationError(why))
                 print(why, file=sys.stderr, flush=True)
                 os._exit(REFUSED)  # FLARE's threads would keep the process from ending
 
     TcpDriver.connect = connect_and_look
 
 
-def why_refused(member: JoinedSite) -> str:
+def why_refused(folder: Path) -> str:
     """Return why the coordinator lets a site in no more; empty if it does, or if it does not answer."""
+    from silvan.deploy.membership.joined_site import (
+        JoinedSite,  # with policies and studies, which few such processes need
+    )
+
+    member = JoinedSite(folder)
     try:
         told = ask_coordinator(*member.membership.service)
     except SilvanError:
@@ -76,7 +81,7 @@ def main() -> None:
     folder = Path(given.workspace).parent
     if (folder / MEMBER).is_file():
         name_this_process()
-        end_when_refused(JoinedSite(folder))
+        end_when_refused(folder)
     sys.exit(MainProcessMonitor.run(main_func=run_client, run_dir=given.workspace, args=given))
 
 

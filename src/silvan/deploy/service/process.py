@@ -13,7 +13,7 @@ from pathlib import Path
 
 from silvan.deploy.membership.site_log import MAX_LOG, OLD_LOGS
 from silvan.errors import InputError
-from silvan.util.files import write_whole
+from silvan.util.pid_file import read_pid, start_time, write_pid
 
 SERVER = ["-u", "-m", "silvan.deploy.service.flare_server"]
 CLIENT = ["-u", "-m", "silvan.deploy.service.flare_client"]
@@ -32,11 +32,7 @@ class Background:
     @property
     def pid(self) -> int | None:
         """The process id; None if it is not running."""
-        try:
-            pid, started = self._pid.read_text().split()
-        except (OSError, ValueError):
-            return None
-        return int(pid) if _start_time(int(pid)) == started else None
+        return read_pid(self._pid)
 
     def start(self, arguments: list[str], cwd: Path) -> int:
         """Start the process; raise ``InputError`` if it is running."""
@@ -52,13 +48,13 @@ class Background:
                 start_new_session=True,
             )
         _CHILDREN[process.pid] = process
-        write_whole(self._pid, f"{process.pid} {_start_time(process.pid)}\n".encode())
+        write_pid(self._pid, process.pid)
         return process.pid
 
     def become(self, arguments: list[str], cwd: Path) -> None:
         """Replace this process by it, without redirecting output; raise ``InputError`` if it is already running."""
         self._check_alone()
-        write_whole(self._pid, f"{os.getpid()} {_start_time(os.getpid())}\n".encode())
+        write_pid(self._pid, os.getpid())
         os.chdir(cwd)
         os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606  our own interpreter
 
@@ -89,12 +85,12 @@ class Background:
         if pid is None:
             return {}
         parents = _parents()
-        found = {pid: _start_time(pid)}
+        found = {pid: start_time(pid)}
         while True:
             more = [pid for pid, parent in parents.items() if parent in found and pid not in found]
             if not more:
                 return found
-            found |= {pid: _start_time(pid) for pid in more}
+            found |= {pid: start_time(pid) for pid in more}
 
     def last_log_line(self) -> str:
         """Return the last line of the log."""
@@ -162,24 +158,6 @@ def wait_for_port(host: str, port: int, seconds: float, *, used: bool = True) ->
     return True
 
 
-def _start_time(pid: int) -> str:
-    """Return when a process was started, which tells it from a later one with the same id; empty if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "" if not is_running(pid) or Path("/proc/self/stat").exists() else "unknown"
-    return "" if fields[0] == "Z" else fields[19]
-
-
-def is_running(pid: int) -> bool:
-    """Whether there is a process of a number."""
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
-
-
 def _parents() -> dict[int, int]:
     """Return the parent of every process."""
     found = {}
@@ -191,12 +169,12 @@ def _parents() -> dict[int, int]:
 
 def _signal(processes: dict[int, str], number: signal.Signals, patience: float) -> None:
     """Send a signal to those of the processes that still run, and wait until they have ended."""
-    left = [pid for pid, started in processes.items() if _start_time(pid) == started]
+    left = [pid for pid, started in processes.items() if start_time(pid) == started]
     for pid in left:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
     end = time.monotonic() + patience
-    while time.monotonic() < end and any(_start_time(pid) == processes[pid] for pid in left):
+    while time.monotonic() < end and any(start_time(pid) == processes[pid] for pid in left):
         _reap()
         time.sleep(0.05)
     _reap()

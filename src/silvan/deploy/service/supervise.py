@@ -24,6 +24,7 @@ from silvan.study.run_folder import JOURNAL, Run
 from silvan.study.study import Study
 from silvan.util.files import try_json, write_whole
 from silvan.util.folder_lock import is_locked
+from silvan.util.pid_file import read_pid
 
 Answer = TypeVar("Answer")
 
@@ -39,7 +40,7 @@ _SITES = "sites.json"
 _QUEUED = {"SUBMITTED", "APPROVED"}
 _RUNNING = {*_QUEUED, "DISPATCHED", "RUNNING"}
 STALE, SILENT = 60.0, 3.0
-"""Seconds without new progress after which a job is looked for: one that has written none yet, and one that has."""
+"""Seconds without new progress after which a job is looked for: one that has no process yet, and one that had one."""
 
 _PAUSE = 0.15
 """Seconds between two looks at a job."""
@@ -264,11 +265,13 @@ class Supervisor:
             if status and status not in _RUNNING:
                 time.sleep(0.2)  # what it wrote last may come a moment after
                 return self._progress_of(job)
-            if status in _QUEUED:  # behind others, for as long as these take
+            process = startup_kit.process_file(self.hub.path / "server" / job)
+            # behind others, or its process has not come to its first word: for as long as that takes
+            if status in _QUEUED or (mine is None and read_pid(process) is not None):
                 changed = time.monotonic()
                 time.sleep(_PAUSE)
                 continue
-            patience = STALE if mine is None else SILENT
+            patience = STALE if mine is None and not process.exists() else SILENT
             if time.monotonic() - changed > patience and not is_locked(self.run.folder):
                 last = self._progress_of(job)  # it may have ended since its progress was read
                 if last is not None and last != mine:

@@ -37,6 +37,7 @@ def consent(study: Study, sites: list[str], policy: Policy) -> Consent:
 def _of_rows(study: Study, sites: list[str], policy: Policy) -> Consent:
     """Answer for a study over rows: every site has its own people, described by the same columns."""
     label, private = f"“{study.label}”", study.parameters.get("epsilon")
+    label = label if study.event is None else f"the time “{study.label}” until the event “{study.event}”"
     others = list_some(sites, "site", _MOST_NAMED)
     columns = "all other columns of your table"
     if study.left_out:

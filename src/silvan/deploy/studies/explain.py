@@ -130,10 +130,17 @@ def _lines(study: Study, sites: list[str]) -> list[str]:
         names = ", ".join(study.evaluation.dependence)
         more.append(f"Mean predictions of your test rows leave, summed over sites, with these columns set: {names}.")
     return [
-        f"Learns to predict {study.label!r} by {study.kind} ({_parameters(study)}), over {others}.",
+        f"Learns to predict {_label(study)} by {study.kind} ({_parameters(study)}), over {others}.",
         _test_rows(study),
         *more,
     ]
+
+
+def _label(study: Study) -> str:
+    """Name what is predicted."""
+    if study.event is None:
+        return repr(study.label)
+    return f"the time {study.label!r} until the event {study.event!r}"
 
 
 def _test_rows(study: Study) -> str:

@@ -64,7 +64,7 @@ def table_settings(member: SiteFiles, study: Study, n_jobs: int | None = None) -
         "results": results,
     }
     own |= {"schema": study.schema, "kinds": study.kinds, "naming": "proven", "published": not study.secret}
-    own |= {"date_split": study.date_split, "group": study.group}
+    own |= {"date_split": study.date_split, "group": study.group, "event": study.event}
     if study.private or member.policy.epsilon is not None:
         own["test_key"] = derive(secret_key(member.store).private_bytes_raw(), b"rows for judging", 32)
     return SiteSettings.of_study(study.label, study.exclude, study.test, study.random_state, **own)

@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -39,6 +39,7 @@ _ROWS = 90
 _SITES = 3, 12  # fewest and most in a trial
 _ID = "id of a row"
 _TEST = 0.25
+_EVENTS = 0.7  # share of rows whose event happened
 """The share of test rows in a trial of a study that evaluates every row, whatever its own."""
 
 _SMALL = {"n_estimators": 3, "max_depth": 2, "max_iter": 2, "tol": 0.5}
@@ -89,7 +90,7 @@ def _try(study: Study, n: int, frame: pl.DataFrame, sums: Any) -> TrialRun | Non
 
 def _in_small(plan: Study, frame: pl.DataFrame) -> Study:
     """Return a study with few small trees and one split, about columns of a table."""
-    column = next(name for name in frame.columns if name != plan.label)
+    column = next(name for name in frame.columns if name not in plan.label_columns)
     dependence = (column,) * bool(plan.evaluation.dependence)
     return replace(
         plan,
@@ -144,7 +145,8 @@ def _options(plan: Study, sums: Any) -> dict[str, Any]:
 def _federate_sites(plan: Study, n: int, frame: pl.DataFrame, sums: Any) -> Federation:
     """Deal rows out to sites."""
     tables = {f"site {i}": frame[i::n] for i in range(n)}
-    made = federate_rows(tables, test_by="row" if plan.private else None, **_options(plan, sums))
+    test_by: Literal["row"] | None = "row" if plan.private else None
+    made = federate_rows(tables, time=plan.time, event=plan.event, test_by=test_by, **_options(plan, sums))
     made.agree_later = lambda: agree(made, plan)
     return _approved(made)
 
@@ -183,7 +185,11 @@ def _some_rows(plan: Study, n: int, task: str) -> pl.DataFrame:
     for number in range(n if plan.by_columns else 1):
         columns[f"{plan.label} (number {number})"] = code + rng.normal(size=n_rows)
         columns[f"{plan.label} (text {number})"] = rng.choice(["some", "more"], n_rows)
-    columns[plan.label] = code + rng.normal(size=n_rows) if task == "regression" else np.array(classes)[code]
+    columns[plan.label] = np.array(classes)[code]
+    if task == "regression":
+        columns[plan.label] = code + rng.normal(size=n_rows)
+    if plan.event is not None:
+        columns |= {plan.label: rng.exponential(1.0 + code), plan.event: rng.random(n_rows) < _EVENTS}
     return pl.DataFrame(columns)
 
 
@@ -202,4 +208,6 @@ def _random_rows(schema: Schema, n: int) -> pl.DataFrame:
         if classes is None
         else [classes[i] for i in rng.permuted(np.arange(n) % len(classes))]
     )
+    if label.event is not None:
+        columns |= {label.name: rng.exponential(size=n), label.event: rng.random(n) < _EVENTS}
     return pl.DataFrame(columns)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 from llvmlite.binding import get_host_cpu_features
 
 from silvan.errors import RefusedError
-from silvan.federation.message import Reply
+from silvan.federation.message import PROOF, Reply
 from silvan.privacy.aggregation.words import BITS, WORD, Widths, pack, unpack
 from silvan.util.threads import thread_map
 
@@ -36,13 +36,14 @@ class PartLayout(msgspec.Struct, frozen=True):
 
     def words(self, widths: Widths | int = BITS) -> int:
         """How many words they take; raise ``RefusedError`` if the widths are those of another array."""
-        return sum(self.widths(shape, widths).words() for _, _, shape in self.fields)
+        return sum(self.widths(name, shape, widths).words() for name, _, shape in self.fields)
 
-    def widths(self, shape: Sequence[int], widths: Widths | int) -> Widths:
-        """Return the widths of the counters of a field, if they were given for the only one, or one for all."""
+    def widths(self, name: str, shape: Sequence[int], widths: Widths | int) -> Widths:
+        """Return the widths of a field's counters: given for the only one beside the proof, or one for all."""
+        widths = BITS if name == PROOF else widths
         if isinstance(widths, int):
             return Widths.alike(prod(shape), widths)
-        if len(self.fields) != 1 or not widths.fit(tuple(shape)):
+        if len(self.fields) != 2 or not widths.fit(tuple(shape)):
             raise RefusedError(f"{self.kind} has another shape than its widths")
         return widths
 
@@ -61,16 +62,17 @@ def flatten(reply: Reply, n_sites: int, widths: Widths | int = BITS) -> tuple[Pa
         fields.append((name, array.dtype.newbyteorder("<").str, list(array.shape)))
         arrays.append(array)
     layout = PartLayout(kind, fields)
-    words = [np.zeros(0, WORD)]
+    words = []
     for array, (name, _, shape) in zip(arrays, fields, strict=True):
-        here = layout.widths(shape, widths)
+        here = layout.widths(name, shape, widths)
         whole = array.reshape(-1, here.bits.shape[1])[:, (here.bits == BITS).any(axis=0)]  # shorter ones share words
         if array.dtype.itemsize == WORD.itemsize and whole.size:  # and numbers of fewer bits cannot wrap round
             most = int(np.iinfo(array.dtype).max) // n_sites
             if int(whole.max()) > most or int(whole.min()) < -most:
                 raise RefusedError(f"{kind}.{name} is too large to be added to the others'")
-        words.append(pack(array, here))
-    return layout, np.concatenate(words) if len(words) != 2 else words[1]
+        if array.size:
+            words.append(pack(array, here))
+    return layout, words[0] if len(words) == 1 else np.concatenate([np.zeros(0, WORD), *words])
 
 
 def unflatten(
@@ -83,9 +85,9 @@ def unflatten(
     """Read a sum of words as a reply, with the element types of its parts; ``most`` bounds counters as widths do."""
     fields, start = {}, 0
     for name, code, shape in layout.fields:
-        here = layout.widths(shape, widths)
+        here = layout.widths(name, shape, widths)
         stop = start + here.words()
-        array = unpack(words[start:stop], here, np.dtype(code), most)
+        array = unpack(words[start:stop], here, np.dtype(code), None if name == PROOF else most)
         if array is None:
             raise RefusedError(f"{layout.kind}.{name} is too large when all are added")
         fields[name], start = array.reshape(shape), stop

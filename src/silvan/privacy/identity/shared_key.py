@@ -4,9 +4,9 @@ The first site draws the key and seals it for each of the others, by the keys on
 coordinator carries the boxes and can open none. A site stores the key that it drew or was sent, so that a resumed study
 goes on with it, and takes no other in the same study.
 
-Sites that hold rows sample them by it, so the coordinator cannot know which rows are in which tree, and prove sums of
-counts by it (``federation/proven_sums.py``). Parties that hold columns name their rows by it (``identity.py``). A
-second key is for the fingerprints of sums (``fingerprints.py``), and stays secret until the study is closed.
+Sites that hold rows sample them by it, so the coordinator cannot know which rows are in which tree. Parties that hold
+columns name their rows by it (``identity.py``). By a second key sites prove their parts of sums
+(``federation/proven_sums.py``): it is revealed when the study is closed.
 """
 
 import secrets
@@ -19,10 +19,10 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Ask, Derived, Fixed, Reply
 from silvan.federation.party import KEY_BYTES, Party
 from silvan.federation.site import Site, answers
-from silvan.federation.store import fingerprint_key_name
+from silvan.federation.store import proof_key_name
 from silvan.privacy.identity.seal import pair_key, seal, secret_key, unseal
 
-Purpose = Literal["rows", "fingerprints"]
+Purpose = Literal["rows", "sums"]
 """What a key is for."""
 
 # -- messages
@@ -63,14 +63,13 @@ class TakeKey(Ask[KeyTaken], frozen=True, kw_only=True):
 
 
 def restore_sampling_key(site: Site, study: str) -> None:
-    """Use the key that the site has stored for a study; until there is one, a temporary key.
+    """Sample rows by the key that the site has stored for a study, unless sampling is ``published``.
 
-    By it the site proves its counts and samples rows, the latter unless sampling is ``published``.
+    Until there is one, a temporary key is used.
     """
-    kept = site.store.get(f"sampling {study}") or secrets.token_bytes(KEY_BYTES)
-    site.shared_key = np.frombuffer(kept[:16], "<u8").astype(np.uint64)
     if not site.published:
-        site.sampling_key = site.shared_key
+        kept = site.store.get(f"sampling {study}") or secrets.token_bytes(KEY_BYTES)
+        site.sampling_key = np.frombuffer(kept[:16], "<u8").astype(np.uint64)
 
 
 @answers(DealKey)
@@ -107,8 +106,8 @@ def _stored_as(site: Site, study: str, purpose: Purpose) -> str:
         site.check_study(study)
     elif study != site.study:
         raise RefusedError("the site is asked about a key of another study")
-    if purpose == "fingerprints":
-        return fingerprint_key_name(study)
+    if purpose == "sums":
+        return proof_key_name(study)
     return site.key_name if isinstance(site, Party) else f"sampling {study}"
 
 
@@ -124,20 +123,20 @@ def _keep(site: Site, study: str, purpose: Purpose, key: bytes) -> None:
 # -- at the coordinator
 
 
-def share_fingerprint_key(federation: Federation) -> None:
-    """Share the key for fingerprints of sums; a site that is lost meanwhile is left out, as it would be of the sums."""
+def share_proof_key(federation: Federation) -> None:
+    """Share the key for proofs of sums; a site that is lost meanwhile is left out, as it would be of the sums."""
     with federation.aside():
         boxes: dict[str, bytes] | None = None
         while boxes is None:
             first, *others = federation.active
-            request = DealKey(study=federation.study, sites=others, purpose="fingerprints")
+            request = DealKey(study=federation.study, sites=others, purpose="sums")
             try:
                 boxes = federation.ask(request, to=[first])[first].boxes
             except FederationError:
                 if first not in federation.lost or len(federation.active) < (federation.quorum or 1):
                     raise
         taken = {
-            site: TakeKey(study=federation.study, by=first, box=boxes[site], purpose="fingerprints")
+            site: TakeKey(study=federation.study, by=first, box=boxes[site], purpose="sums")
             for site in others
             if site in boxes
         }
