@@ -112,7 +112,7 @@ LAZY = (
     "silvan.learners.fixed_fields",
     "silvan.forest.forest",
     "silvan.forest.predict",
-    "silvan.tree.rows",
+    "silvan.tree.fit",
     "silvan.deploy.jobs.tiny_studies",
 )
 """Modules that import, when it is first used, what many programs never need: learners, other formats, cards."""

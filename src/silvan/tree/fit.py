@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,11 +23,14 @@ from silvan.tree.grow import Frontier, Grown, Plan, grow
 from silvan.tree.leaf_curves import with_curves
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import OBJECTIVES, Labels, Measure, Objective, Target
-from silvan.tree.rows import Rows, TreeRows, send_to_device
+from silvan.tree.rows import Rows, TreeRows
 from silvan.tree.sampling import RowSampling, SamplingKeys, one_of_each, rows_of_trees
 from silvan.tree.split import Splits
 from silvan.util.device import on_device_or_not
 from silvan.util.threads import thread_count, thread_map
+
+if TYPE_CHECKING:
+    from silvan.tree.device_rows import DeviceTable
 
 _ROWS_AT_ONCE = 1 << 21  # rows of the trees in a batch: enough work per call, little memory
 
@@ -361,6 +364,13 @@ def _grow_trees(
         return thread_map(lambda trees: some(trees, TreeRows.of_trees(table, keys.rows, trees, draw)), batches, threads)
 
     return [(part, table.bins.cut(part.feature, part.bin)) for part in on_device_or_not(device, len(table), work)]
+
+
+def send_to_device(table: Binned) -> "DeviceTable":
+    """Send a table to the graphics card; raise ``DeviceError`` if it cannot go there."""
+    from silvan.tree.device_rows import DeviceTable
+
+    return DeviceTable.of(table)
 
 
 def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:

@@ -1,7 +1,7 @@
 """The rows of a table in memory, sorted into the open nodes of some trees."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -15,10 +15,6 @@ from silvan.tree.sampling import Ties, make_feature_order
 from silvan.tree.split import Splits
 from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 from silvan.util.threads import thread_map
-
-if TYPE_CHECKING:
-    from silvan.tree.device_rows import DeviceTable
-
 
 SMALL_TABLE = 1 << 20
 """A table of so many bytes stays in the processor's cache, so that rows can be gathered from anywhere in it."""
@@ -67,13 +63,6 @@ def find_counted(
         for column, some in zip(splits, other, strict=True):
             column[stuck] = some
     return splits
-
-
-def send_to_device(table: Binned) -> "DeviceTable":
-    """Send a table to the graphics card; raise ``DeviceError`` if it cannot go there."""
-    from silvan.tree.device_rows import DeviceTable
-
-    return DeviceTable.of(table)
 
 
 class TreeRows(NodeRows):

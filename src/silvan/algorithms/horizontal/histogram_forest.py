@@ -29,14 +29,14 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
-from silvan.tree.fit import Settings, assemble
+from silvan.tree.fit import Settings, assemble, send_to_device
 from silvan.tree.grow import Frontier, grow
 from silvan.tree.leaf_curves import curved, times_at_leaves
 from silvan.tree.level import choose_level, sample_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
 from silvan.tree.out_of_core import RoutedRows
-from silvan.tree.rows import Fillable, TreeRows, send_to_device
+from silvan.tree.rows import Fillable, TreeRows
 from silvan.tree.sampling import Ties, cut_offsets, rows_of_trees
 from silvan.tree.split import Splits
 from silvan.util.device import DeviceError, takes_device, warn_of
