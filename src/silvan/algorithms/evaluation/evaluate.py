@@ -376,7 +376,9 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
 
     def check(site: str, reply: SiteMetrics) -> None:
         between = reply.intervals
-        reject(between.shape != (n_models, 2) or between.dtype != np.float64, "its intervals are not those asked for")
+        reject(
+            between.shape != (n_models, 2) or between.dtype != np.float64, "its intervals are not the ones requested"
+        )
         known = between[~np.isnan(between).all(axis=1)]
         most = 1.0 if schema.n_classes else np.finfo(np.float64).max
         if not ((known[:, 0] <= known[:, 1]).all() and (np.abs(known) <= most).all()):
@@ -385,7 +387,7 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
         given: list[SiteMetrics | Subgroup] = [reply, *reply.subgroups]
         for one in given:
             _check_some(schema, n_models, one.rows, one.metrics)
-            reject(len(one.details) != n_models, "its details are not those asked for")
+            reject(len(one.details) != n_models, "its details are not the ones requested")
             for detail in one.details:
                 check_detail(detail, schema.n_classes, one.rows)
 
@@ -397,7 +399,7 @@ def _check_some(schema: Schema, n_models: int, rows: int, values: np.ndarray) ->
     known = metrics.main_metrics(schema.n_classes)
     width = len(known) if schema.n_classes else 4
     if values.shape != (n_models, width) or values.dtype != np.float64 or not 0 <= rows < MAX_ROWS:
-        raise FormatError("its metrics are not those asked for")
+        raise FormatError("its metrics are not the ones requested")
     if schema.n_classes:
         possible = all(metric.possible(x) for line in values.tolist() for metric, x in zip(known, line, strict=True))
     else:
