@@ -26,7 +26,8 @@ from silvan.data.bins.grid import values as grid_values
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.describe import FLOOR
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.message import Agreed, Ask, Blob, Fixed, PartitionsWay, Reply, SummedReply, Total
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers

@@ -273,9 +273,7 @@ class Learner(ExplainedModel):
     def _forest_for(self, site: str | None) -> Forest:
         self._check_fitted()
         if site in self.at_sites_:
-            raise InputError(
-                f"the forest of site {site!r} is made of its own rows and stays there: predict at the site"
-            )
+            raise InputError(f"the forest of site {site!r} includes its own rows and stays there: predict at the site")
         if site is not None:
             if site not in self.forests_:
                 raise InputError(f"there is no site {site!r}; the sites are {', '.join(self.forests_)}")

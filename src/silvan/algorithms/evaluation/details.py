@@ -23,6 +23,20 @@ ODDS_AT = np.array([0.01, 0.02, *np.arange(1, 20) / 20])  # thresholds of decisi
 _DIGITS = 3
 
 
+def net_benefit(
+    score: np.ndarray, negatives: np.ndarray, positives: np.ndarray, thresholds: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the net benefit of acting on scores of at least a threshold, and of acting on everybody.
+
+    It is the share of true positives less that of false ones, which weigh as the odds of the threshold say.
+    """
+    n = max(int(negatives.sum() + positives.sum()), 1)
+    acted = score >= thresholds[:, None]
+    odds = thresholds / (1.0 - thresholds)
+    some = ((acted * positives).sum(axis=1) - odds * (acted * negatives).sum(axis=1)) / n
+    return some, (positives.sum() - odds * negatives.sum()) / n
+
+
 class Detail(msgspec.Struct, frozen=True):
     """What a site discloses of one model beside its main metrics; empty arrays where nothing may be disclosed.
 
@@ -46,7 +60,7 @@ class Detail(msgspec.Struct, frozen=True):
         if len(self.groups) != 1 or not self.at_threshold.size or not len(self.groups[0]):
             return []
         score, negatives, positives = self.groups[0].T
-        some, everybody = metrics.net_benefit(score, negatives, positives, ODDS_AT)
+        some, everybody = net_benefit(score, negatives, positives, ODDS_AT)
         points = zip(ODDS_AT.tolist(), some.tolist(), everybody.tolist(), strict=True)
         return [(at, round(model, 5), round(always, 5)) for at, model, always in points]
 

@@ -63,7 +63,8 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.message import (
     Agreed,
     Ask,

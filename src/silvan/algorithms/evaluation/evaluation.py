@@ -20,7 +20,7 @@ from silvan.algorithms.evaluation.score_quality import intervals
 from silvan.data.encode import encode_features, encode_label
 from silvan.data.schema import Class, Schema
 from silvan.data.table import read_table
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.forest.forest import Forest
 from silvan.forest.intervals import reach_of
 from silvan.forest.predict import scores_if_any

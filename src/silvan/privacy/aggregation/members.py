@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from silvan.errors import FederationError, FormatError, RefusedError
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
 from silvan.federation.journal import Entry
+from silvan.federation.members import OVERALL
 from silvan.federation.message import Reply
 from silvan.federation.outgoing import Asked
 from silvan.federation.site import Site
