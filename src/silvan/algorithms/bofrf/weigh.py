@@ -3,7 +3,7 @@
 A tree's confusion matrices are summed over all sites (``total``), so nobody sees its performance at a single site. Its
 weight is the Matthews correlation of the sum if that is above tau, and 0 if not. This takes two rounds; in a
 third each site chooses what to use (``choose.py``). For more than two classes R_K replaces the correlation, for numbers
-the skill 1 - MSE / variance: both are ours, not the publication's.
+the skill 1 - MSE / variance, for times Somers' D, twice the C-index less one: these are ours, not the publication's.
 """
 
 import math
@@ -30,11 +30,13 @@ from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, SummedR
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey, digest
+from silvan.forest.curves import risks
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
-from silvan.forest.predict import abstaining
+from silvan.forest.predict import abstaining, leaves_of
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.metrics import MCC, OfConfusion, of_confusion
+from silvan.survival_metrics import comparable_pairs
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
@@ -147,6 +149,9 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
         if len(forest) * schema.n_classes**2 > MAX_CELLS:
             raise FormatError("the matrices of so many trees and classes do not fit a message")
         counts = score_trees(forest, part.X, part.y, absent, site.n_jobs, noted)
+    elif forest.times is not None:
+        noted = None
+        counts = np.where(silent[:, None], 0, _pairs_by_tree(forest, part.X, part.y, site.n_jobs))
     else:
         reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
         scored = score_numbers(forest, part.X, part.y, request.scale, absent, site.n_jobs, noted)
@@ -155,6 +160,14 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
     if noted is not None:
         site.cache[_key(schema, request.forests, part.X[noted.rows])] = noted.leaves
     return TreeScores(rows=rows.astype(np.int64), counts=counts.astype(np.int64))
+
+
+def _pairs_by_tree(forest: Forest, X: np.ndarray, y: np.ndarray, n_jobs: int | None) -> np.ndarray:
+    """Count twice the pairs that each tree ranks right, equal risks once, and all comparable ones: (trees, 3)."""
+    risk, leaf = risks(forest.value), forest.leaf
+    nodes = leaves_of(forest, X, n_jobs) + forest.offsets[:-1]
+    pairs = [comparable_pairs(y, risk[leaf[nodes[:, tree]]]) for tree in range(len(forest))]
+    return np.array([(2 * right + equal, 0, every) for right, equal, every in pairs], np.int64)
 
 
 def _label_sums(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
@@ -321,6 +334,9 @@ def _alphas(
     expected = {site: (silent[site], reply.rows) for site, reply in members.items()}
     total: TreeScores = federation.total(dict.fromkeys(members, request), check=check_scores(schema, expected))
     check_total(total, schema, expected, federation.lost)
+    if schema.label.event is not None:  # Somers' D: 0 for risks by chance, as the other metrics
+        worth, _, pairs = total.counts.T
+        return np.where(pairs > 0, worth / np.maximum(pairs, 1) - 1.0, 0.0)
     if not k:
         return _skill(total)
     worth = [of_confusion(weigh_by, matrix, schema.label.positive_code) for matrix in total.counts]
