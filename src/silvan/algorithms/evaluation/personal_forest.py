@@ -337,6 +337,6 @@ def site_models(
 def check_chosen(site: str, reply: ChosenShare) -> None:
     """Raise ``FormatError`` for an answer that cannot be."""
     if not UNTOLD <= reply.choice < len(MIXES) or not 0 <= reply.rows < MAX_ROWS:
-        raise FormatError("it chose what it was not offered")
+        raise FormatError("its choice was not on offer")
     check_metrics(reply.metrics, (len(MIXES),))
     check_metrics(np.array(reply.metric), ())
