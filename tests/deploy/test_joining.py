@@ -112,7 +112,7 @@ def test_a_new_roster_is_accepted_by_its_words(hub, tmp_path):
     north = join(hub, tmp_path)
     join(hub, tmp_path, "south")
     before = north.pin_roster()
-    assert "tells the same" in silvan("site", "roster", north.path).output
+    assert "list is the same" in silvan("site", "roster", north.path).output
     hub.add("west")
     assert north.pin_roster() == before  # it has not joined yet
     join(hub, tmp_path, "west")

@@ -112,7 +112,7 @@ def test_a_site_decides_by_the_study_s_threshold(joined, tmp_path):
     assert kept.record.threshold == 0.3
     table("binary", n=90, seed=7).drop("label").write_csv(rows)
     said = silvan("predict", kept.run.folder, rows, "-o", tmp_path / "out.csv")
-    assert "yes (the positive class) where its score is at least 0.3, as the study says" in " ".join(
+    assert "yes (the positive class) where its score is at least 0.3, the study's threshold" in " ".join(
         said.output.split()
     )
     found = pl.read_csv(tmp_path / "out.csv")
@@ -202,7 +202,7 @@ def test_a_personal_forest_stays_at_its_site(differing, tmp_path):
     assert said.exit_code == 0, said.output
     assert sv.Forest.load(written) == made
     assert "nobody else has it" in " ".join(said.output.split())
-    assert "another, made here" in " ".join(silvan("site", "model", members["west"].path).output.split())
+    assert "another one, made here" in " ".join(silvan("site", "model", members["west"].path).output.split())
     said = silvan("site", "report", members["west"].path, "auto")
     assert said.exit_code == 0, said.output
     rows = tmp_path / "rows.csv"

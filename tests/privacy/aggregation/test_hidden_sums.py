@@ -38,7 +38,7 @@ class Way(NamedTuple):
 
 WAYS = (
     Way("ring", ring_of, members, RingSums, "round a ring"),
-    Way("masked", masked_of, masked_sites, MaskedSums, "hidden by masks"),
+    Way("masked", masked_of, masked_sites, MaskedSums, "masks that cancel"),
 )
 
 
