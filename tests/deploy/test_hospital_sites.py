@@ -53,7 +53,7 @@ def test_owners_read_query_and_covariates_in_words(joined):
         "the last value of measurements of creatinine (OMOP concept 3016723; FHIR code http://loinc.org|2160-0) "
         in lines
     )
-    assert "from 3650 days to 1 day before the index date" in lines
+    assert "from 3,650 to 1 days before the index date" in lines
     assert "OMOP concept 201820 with all descendants" in lines
     learned = " ".join(shown.consent.learned)
     assert "a query of the study selects in your database or export" in learned

@@ -157,11 +157,11 @@ class Covariate(msgspec.Struct, frozen=True, kw_only=True):
         if self.domain in ("age", "sex"):
             return "age in whole years at the index date" if self.domain == "age" else "sex"
         first, last = self.window
-        when = f"in the {count_of(first, 'day')} up to the index date"
+        when = f"in the {first:,} days up to the index date"
         if self.days is None:
             when = "at any time up to the index date"
         elif last:
-            when = f"from {count_of(first, 'day')} to {count_of(last, 'day')} before the index date"
+            when = f"from {first:,} to {last:,} days before the index date"
         what = DOMAINS[self.domain].words
         if self.concepts is not None:
             what += f" of {self.concepts} ({concepts[self.concepts].words()})"
