@@ -74,7 +74,7 @@ def test_summaries_escape_names(fitted):
 
 def test_a_table_in_place_of_the_federation(fitted):
     _, model = fitted
-    with pytest.raises(sv.InputError, match=r"got DataFrame; to judge on a table, evaluate\(federation, table\)"):
+    with pytest.raises(sv.InputError, match=r"got DataFrame; for a table, use evaluate\(federation, table\)"):
         model.evaluate(pl.DataFrame({"age": [1.0]}))
 
 

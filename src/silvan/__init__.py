@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from silvan.learners.horizontal import MergedForest as MergedForest
     from silvan.learners.horizontal import PooledForest as PooledForest
     from silvan.learners.linear import VerticalLinear as VerticalLinear
+    from silvan.learners.select_columns import SelectedColumns as SelectedColumns
+    from silvan.learners.select_columns import select_columns as select_columns
     from silvan.learners.survival_forest import SurvivalForest as SurvivalForest
     from silvan.learners.vertical import VerticalForest as VerticalForest
     from silvan.privacy.gate import Policy as Policy

@@ -1,4 +1,4 @@
-"""What a coordinator of parties does before anything is learnt: a key for the parties, rows in common, columns."""
+"""The coordinator's steps before training over columns: a key for the parties, common rows, columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,13 +37,13 @@ class Alignment:
 
 
 def asks_to_match(match: Match) -> tuple[type[Request], ...]:
-    """Return the kinds of messages by which rows are matched."""
+    """Return the kinds of messages that match rows."""
     kinds = DealKey, TakeKey, Introduce
     return (*kinds, HideIds, HideTwice, Intersect) if match == "psi" else kinds
 
 
 def asks_to_align(match: Match) -> tuple[type[Request], ...]:
-    """Return the kinds of messages by which rows are matched and columns described."""
+    """Return the kinds of messages that match rows and describe columns."""
     return (*asks_to_match(match), DescribeColumns)
 
 
@@ -75,7 +75,7 @@ def agree_on_columns(federation: Federation, how: Alignment) -> Agreement:
 
 
 def _with_names(parties: Mapping[str, Party], columns: Columns, how: Alignment) -> Schema:
-    """Return the schema by name: where all parties are in this process, whoever called has their tables."""
+    """Return the schema with names: if all parties are in this process, the caller has their tables."""
     coded, holder = columns.schema, columns.label_holder
     named = [named_feature(parties[name], coded.features[i]) for name, own in columns.owners.items() for i in own]
     label = Label(how.label) if how.schema is None else how.schema.label
@@ -83,7 +83,7 @@ def _with_names(parties: Mapping[str, Party], columns: Columns, how: Alignment) 
 
 
 def common_rows(federation: Federation, match: Match, label_holder: str) -> np.ndarray:
-    """Find the rows that all parties have, for a model that is there to score: their digests."""
+    """Find the rows that all parties have, for scoring with an existing model: their digests."""
     share_key(federation)
     replies = introduce_parties(federation, None)
     return _match(federation, replies, match, label_holder)[1]
@@ -92,7 +92,7 @@ def common_rows(federation: Federation, match: Match, label_holder: str) -> np.n
 def _match(
     federation: Federation, replies: dict[str, Introduction], match: Match, label_holder: str
 ) -> tuple[dict[str, np.ndarray] | None, np.ndarray]:
-    """Return the digests of all parties' rows, if the coordinator sees them, and of those in common."""
+    """Return the digests of all parties' rows, if the coordinator sees them, and those of common rows."""
     if match == "psi":
         return None, find_common(federation, label_holder)
     known = {name: party.digests for name, party in replies.items()}

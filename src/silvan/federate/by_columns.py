@@ -44,8 +44,8 @@ def federate_columns(
 ) -> Federation:
     """Make a federation of parties that hold different columns of the same rows.
 
-    Rows are matched by an id; those that some party lacks take no part. Nobody is shown an id: parties agree on a key
-    that the coordinator cannot read, and name a row by a keyed digest.
+    Rows are matched by an id; those that some party lacks take no part. Nobody sees an ID: parties agree on a key
+    that the coordinator cannot read, and identify a row by a keyed digest.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def federate_columns(
     id
         The column that identifies rows; every table has it.
     label
-        The column to predict, which exactly one party holds. None: "label", and it may be lacking; then rows can
+        The column to predict, which exactly one party holds. None: "label", which may be missing; then rows can
         only be scored.
     test
         Share of the rows in common held out for evaluation, drawn by a keyed hash of the id.
@@ -64,25 +64,24 @@ def federate_columns(
     task
         "classification" or "regression"; None: regression if the label is floating point with fractions.
     schema
-        What the columns mean, if it is agreed already, as every party is told beforehand; found by asking the parties
-        otherwise.
+        The meaning of the columns, if agreed already; otherwise the parties agree on it.
     exclude
         Columns that are not features.
     kinds
-        What columns are, by name, where their cells do not tell: "numeric", "categorical" or "date".
+        The kinds of columns by name, if their cells are ambiguous: "numeric", "categorical" or "date".
     match
         "psi": the coordinator sees keyed digests of the ids in common, found by private set intersection. "keyed": of
         all ids, which takes less time. None: "psi".
     names
-        "coded": to the coordinator columns, categories and classes are numbers; parties know their own by name.
-        "shown": it is told the names.
+        "coded": the coordinator sees numbers for columns, categories and classes; parties keep the names.
+        "shown": it sees the names.
     sums
         How ``total`` hides its parts: "trusted", "ring" or "masked".
     policy
-        What every party lets out.
+        The limits on what every party discloses.
     ledgers
-        A folder where each party keeps a folder of its own, with its key, its ledger of all that left and the studies
-        that were approved.
+        A folder in which each party has a folder with its key, its ledger of everything that left, and the approved
+        studies.
     signed
         Sign and check every message, as between machines.
     cold
@@ -148,7 +147,7 @@ def federate_columns(
 
     federation.agree_later = agree
     if not protection.policy.approve:
-        _ = federation.agreement  # parties are asked now, so that trouble shows where the federation is made
+        _ = federation.agreement  # parties receive requests now, so that errors appear where the federation is made
     return federation
 
 

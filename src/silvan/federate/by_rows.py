@@ -43,7 +43,7 @@ from silvan.util.files import file_name
 from silvan.util.readable import count_of
 from silvan.util.user_warnings import warn_user
 
-_SMALL = 20_000  # rows below which a site of one of many splits works on one thread
+_SMALL = 20_000  # below this number of rows, a site of a split works on one thread
 
 
 @shows_options
@@ -87,8 +87,8 @@ def federate_rows(
     test
         Share of each site's rows held out for evaluation.
     test_by
-        How they are drawn: "class", the same share of every class; or "row", each row by a hash of its own cells, as a
-        forest with ``epsilon`` needs it, and with a ``schema`` that is given. None: "row" if the sites have privacy
+        How test rows are sampled: "class", the same share of every class; or "row", each row by a hash of its cells,
+        which a forest with ``epsilon`` needs, with a given ``schema``. None: "row" if the sites have privacy
         budgets (``policy``, ``budgets``) and a schema, else "class".
     split
         Test rows by date instead of ``test``: ``{"by": "date", "test": "last 20%"}`` keeps the latest rows of every
@@ -100,13 +100,13 @@ def federate_rows(
         "classification", "regression" or "survival"; None: survival if ``time`` and ``event`` are named, regression if
         the label is floating point with fractions.
     schema
-        What the columns mean, if it is agreed already; found by asking the sites otherwise. Sites that are given one
-        answer with noise about no other.
+        The meaning of the columns, if agreed already; otherwise the sites agree on it. Sites with a given schema send
+        noisy replies about no other.
     exclude
         Columns that are not features.
     kinds
-        What columns are, by name, where their cells do not tell or sites would read them differently: "numeric",
-        "categorical", "date", or a list of what to take of a date: "days" (since 1970), "year", "month", "weekday".
+        The kinds of columns by name, if their cells are ambiguous or sites would read them differently: "numeric",
+        "categorical", "date", or a list of parts of a date: "days" (since 1970), "year", "month", "weekday".
     positive
         The positive class of two, which sensitivity, precision, F1 and thresholds are about. None: the second in sorted
         order. Probabilities keep their order.
@@ -115,19 +115,18 @@ def federate_rows(
         feature. A person's rows are all test rows or none, and so in folds; each tree samples persons, and takes one
         row of each; persons are counted instead of rows. None: every row is a person's only one.
     absent
-        What becomes of columns that some sites lack: "missing", they count as missing in all rows there, which
-        histogram forests learn from exactly as from pooled rows; "drop", they are left out.
+        How to treat columns that some sites lack: "missing", they count as missing in all rows there, and histogram
+        forests train exactly as on pooled rows; "drop", they are left out.
     forests
         Forests that sites bring, by site: a ``Forest``, the path of one, or a forest of scikit-learn, fitted or not.
-        One that is fitted must not have seen the site's test part; one that is not learns from the training part.
+        A fitted forest must not have seen the site's test rows; an unfitted one is trained on the training rows.
     sums
-        How ``total`` hides its parts: "trusted" (whoever adds sees them), "ring" or "masked" (nobody does; three
-        sites or more).
+        Who sees the parts of a sum: "trusted" (whoever adds), "ring" or "masked" (nobody; at least three sites).
     policy
-        What every site lets out.
+        The limits on what every site discloses.
     ledgers
-        A folder where each site keeps a folder of its own, with its key, its ledger of all that left and the studies
-        that were approved; without one the ledger is as old as the federation: ``fed.site(name).outbox.ledger``.
+        A folder in which each site has a folder with its key, its ledger of everything that left, and the approved
+        studies; without one the ledger lives as long as the federation: ``fed.site(name).outbox.ledger``.
     signed
         Sign and check every message, with keys made for it or those in ``ledgers``, as between machines.
     cold
@@ -137,13 +136,13 @@ def federate_rows(
     journal
         A file that keeps every reply, so that an interrupted study goes on where it stopped.
     budgets
-        A folder where each site keeps a file of what it has spent of its privacy budget, for all studies; without one
-        the books are as old as the federation.
+        A folder in which each site has a file of its spent privacy budget, for all studies; without one the account
+        lives as long as the federation.
     memory
-        How much of each site's rows may be in memory, such as "2GB"; the table is read in batches and the rest lies in
+        How much of each site's rows may be in memory, such as "2GB"; the table is read in batches and the rest is in
         files. None: all rows. The forest is the same.
     folder
-        Where these files are; they have no names and are gone when the program ends. None: with temporary files.
+        The place of these files, which have no names and disappear when the program ends. None: with temporary files.
     n_jobs
         Threads; None for all cores.
     transport
@@ -191,7 +190,7 @@ def federate_rows(
     federation.agree_later = lambda: _agree(federation, protection.policy, settings, task, positive, absent)
     federation.split_later = lambda split: _split(federation, split, given)
     if not protection.policy.approve:
-        _ = federation.agreement  # sites are asked now, so that trouble shows where the federation is made
+        _ = federation.agreement  # sites receive requests now, so that errors appear where the federation is made
     return federation
 
 
@@ -217,7 +216,7 @@ def _check_date_split(settings: SiteSettings, site: str | None, schema: Schema |
 
 
 def _given_schema(schema: Schema | None, label: str, event: str | None, positive: Class | None) -> Schema | None:
-    """Return a schema that is given, with the positive class; raise ``InputError`` if its label is another."""
+    """Return a given schema with the positive class; raise ``InputError`` if its label differs."""
     if schema is not None and schema.label.event != event:
         raise InputError(f"the schema's event is {schema.label.event!r} and event is {event!r}; they must be the same")
     if schema is not None and schema.label.name != label:
@@ -226,9 +225,9 @@ def _given_schema(schema: Schema | None, label: str, event: str | None, positive
 
 
 def _split(federation: Federation, split: Split, given: Options) -> Federation:
-    """Return a federation of the sites of a split, with the same policy, whose test rows are the split's.
+    """Return a federation of the sites of a split, with the same policy and the split's test rows.
 
-    To the sites' gates it is a study of its own; its ledgers are as old as it is.
+    For the sites' gates it is a separate study, with new ledgers.
     """
     if isinstance(split, LeftOut) and given.sums != "trusted":
         raise InputError.about("sums", NEEDS_TRUSTED_SUMS)
@@ -242,7 +241,7 @@ def _split(federation: Federation, split: Split, given: Options) -> Federation:
             raise InputError.about(
                 "repeats", f"need forests that are not fitted: that of {name!r} may know rows it is evaluated by"
             )
-        # starting threads takes longer than small tables do
+        # starting threads takes longer than small tables need
         n_jobs = 1 if len(site.table) < _SMALL and site.n_jobs is None else site.n_jobs
         settings = replace(site.settings, test=split.test, fold=fold, date_split=None, n_jobs=n_jobs)
         sites[name] = site.rebuilt(settings, **protection.of(name, _budget(protection.policy, None, name)))
@@ -262,7 +261,7 @@ def _agree(
     positive: Class | None,
     absent: Absent,
 ) -> Agreement:
-    """Agree on a schema as far as the policy allows, check parameters that name columns, and warn of odd data."""
+    """Agree on a schema as far as the policy allows, check parameters that name columns, and warn about odd data."""
     share = partial(share_columns, federation) if _asks_for_columns(policy) else None
     label, kinds, rows = settings.label, settings.kinds, policy.allows_exact("CountRows")
     found: dict[str, Any] = {"count_rows": rows, "kinds": kinds, "positive": positive}
@@ -284,7 +283,7 @@ def _agree(
 
 
 def _ids(sites: Mapping[str, Site]) -> dict[str, list[str]]:
-    """Return the persons of each site; raise ``SiteError`` where the column of their ids does not tell."""
+    """Return the persons of each site; raise ``SiteError`` if the ID column cannot be used."""
     found = {}
     for name, site in sites.items():
         try:
@@ -323,24 +322,24 @@ def _fingerprints(sites: Mapping[str, Site]) -> list[str]:
     for site in sites.values():
         try:
             found.append(site.fingerprint())
-        except Exception:  # whatever it is, the site says it better when it is asked
+        except Exception:  # whatever is wrong, the site's own error is better
             found.append("")
     return found
 
 
 def _check_forests(forests: Mapping[str, Any] | None, sites: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the forests that sites bring, and return them by site."""
+    """Check the pretrained forests of sites, and return them by site."""
     if forests is not None and not isinstance(forests, Mapping):
         raise InputError.about("forests", f"must be a dict of forests by site, got {type(forests).__name__}")
     if not forests:
         return {}
-    from sklearn.base import clone  # here: a site's process has no need of scikit-learn
+    from sklearn.base import clone  # here, because a site's process does not need scikit-learn
 
     pretrained = {str(name): forest for name, forest in forests.items()}
     for name, forest in pretrained.items():
         if name not in sites:
             raise InputError.about("forests", f"names {name!r}, which is not a site; the sites are {', '.join(sites)}")
-        # a copy, since an estimator may be fitted elsewhere later
+        # a copy, because an estimator may be fitted elsewhere later
         pretrained[name] = clone(forest) if is_unfitted(forest) else read_forest(forest)
     return pretrained
 
@@ -357,7 +356,7 @@ def sources_by_site(
         return {str(name): table for name, table in tables.items()}
     if site is None:
         raise InputError("pass a dict of tables by site, or one table and site='the column that names it'")
-    # cells as they are: what a column is each site finds out, as if it had a table of its own
+    # unchanged cells: each site finds the type of a column, as if it had a separate table
     table = open_table(tables, kinds=kinds)
     for complaint in (text for name, text in table.unclear.items() if schema is None and name not in exclude):
         raise SchemaError(complaint)

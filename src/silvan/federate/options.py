@@ -1,4 +1,4 @@
-"""What both ways of making a federation share: options, checks of arguments, and the sums and gates they name."""
+"""Shared by federations of rows and columns: options, checks of arguments, and the sums and gates that they select."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +59,7 @@ class OptionKeywords(TypedDict, total=False):
 class Options:
     """How a federation in this process protects what leaves its sites, and how it runs.
 
-    What each option means is said where users meet it, at ``federate_rows``.
+    ``federate_rows`` documents each option.
     """
 
     sums: SumsName = "trusted"
@@ -105,7 +105,7 @@ class Protection:
 
     @property
     def seals(self) -> dict[str, bytes]:
-        """The public keys that sites seal with for each other; all of them are set up here, so each may know them."""
+        """The public keys that sites seal with for each other; as all are created here, each may know them."""
         return {name: public_key(store) for name, store in self.stores.items()}
 
     def of(self, name: str, budget: Budget | None = None) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Protection:
         }
 
     def federation(self, sites: dict[str, Site], study: str, options: Options) -> Federation:
-        """Make the federation of sites that were made with this."""
+        """Make the federation of sites created with these protections."""
         check_quorum(options.quorum, self.sums, len(sites))
         federation = Federation(
             options.transport(sites, cold=options.cold),
@@ -152,7 +152,7 @@ def make_sums(name: str, seals: Mapping[str, bytes] | None = None) -> tuple[Sums
 
 
 def check_quorum(quorum: int | None, sums: Sums, n: int) -> None:
-    """Raise ``InputError`` for a quorum of n sites with which a sum could not be finished."""
+    """Raise ``InputError`` for a quorum of n sites that is too small for any sum."""
     needed = sums.must_stay(n)
     if quorum is not None and 1 <= quorum < needed <= n:
         raise InputError.wrong(
@@ -163,7 +163,7 @@ def check_quorum(quorum: int | None, sums: Sums, n: int) -> None:
 def check_common(
     test: float, task: str | None, random_state: Any, exclude: Any, label: str | None, *, may_be_none: bool = False
 ) -> None:
-    """Raise ``InputError`` for a test share, task, seed or list of columns that is not possible."""
+    """Raise ``InputError`` for an impossible test share, task, seed or list of columns."""
     if not 0.0 <= test < 1.0:
         raise InputError.wrong("test", "at least 0 and below 1", test)
     if task not in (None, *get_args(Task)):
@@ -198,14 +198,14 @@ def task_of(task: Task | None, time: str | None, event: str | None, label: str, 
 
 
 def check_excluded(exclude: Sequence[str], sites: Mapping[str, Site], where: str) -> None:
-    """Raise ``InputError`` for a misspelt column, which would be trained on."""
+    """Raise ``InputError`` for a misspelt column, which would otherwise become a feature."""
     unknown = [name for name in exclude if not any(name in site.excluded for site in sites.values())]
     if unknown:
         raise InputError.about("exclude", f"names {unknown[0]!r}, which is not a column {where}")
 
 
 def check_folded(kinds: Kinds, label: str) -> None:
-    """Raise ``InputError`` for case-insensitive categories of a feature: only classes can be."""
+    """Raise ``InputError`` for case-insensitive categories of a feature: only classes may be."""
     folded = [name for name, kind in kinds.items() if kind == "folded" and name != label]
     if folded:
         raise InputError(f"kinds: 'folded' is for the label; write the categories of {folded[0]!r} alike instead")

@@ -1,4 +1,4 @@
-"""The learner AutoForest: a federated and a merged forest by what each is worth, and own trees where a site differs."""
+"""The learner AutoForest: a weighted federated and merged forest, and local trees where a site differs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -41,18 +41,18 @@ from silvan.tree.fit import Settings
 from silvan.util.readable import count_of, html_table
 
 _CAPTION = (
-    "By training rows, each scored by trees that did not learn from it. A site's own trees and rows count for as\n"
-    "much as mixes with them gain, less what luck may add: with little evidence it stays near the shared forest."
+    "Measured on out-of-bag training rows. A site's own trees and rows count as much as they gain beyond chance:\n"
+    "with little evidence a site stays near the shared forest."
 )
 
 _ADOPTED = "The shared forest was adopted: it was trained elsewhere, before these sites joined."
-_ELSEWHERE = "(elsewhere)"  # whose rows the trees of an adopted forest drew: of no site here
+_ELSEWHERE = "(elsewhere)"  # owner of an adopted forest's trees, which sampled rows of no site here
 
-SHARED = "shared"  # the forest for all sites, where some site uses another: its name in tables of metrics
+SHARED = "shared"  # name of the global forest in tables of metrics, if some site uses another
 
 
 class Choices(dict[str, str]):
-    """What each site uses and why, one sentence per site, and ``shared``, the parts of the shared forest.
+    """What each site uses and why, one sentence per site; ``shared`` describes the shared forest.
 
     ``caption`` says how sites chose, if they did.
     """
@@ -74,32 +74,32 @@ class Choices(dict[str, str]):
 
 
 class AutoForest(AutoForestParameters, Learner):
-    """A federated and a merged forest for all, weighted by their metrics, and for each site the mix that serves it.
+    """A shared forest, half federated and half merged, and for each site the mix with local trees that suits it.
 
-    The shared forest has ``n_estimators`` trees grown from summed histograms, as a ``HistogramForest``, and as many of
-    every site, with re-estimated leaves, as a ``MergedForest``. Each half counts by how both do at all sites, on
-    training rows, each scored by trees that did not learn from it. Then each site compares the shared forest with mixes
-    of it, its trees with leaf values from the site's own rows, and the site's own trees, on the same rows. These count
-    for as much as mixes with them gain on average, less what luck may add; so with little evidence a site stays near
-    the shared forest. A forest that a site makes so stays there: between machines nobody else has it.
+    The shared forest has ``n_estimators`` trees grown from summed histograms, like a ``HistogramForest``, and the same
+    number from every site, with re-estimated leaves, like a ``MergedForest``. The halves are weighted by their
+    performance on the out-of-bag training rows of all sites. On the same rows each site then compares mixes of the
+    shared forest, of its trees with leaf values from the site's own rows, and of the site's own trees. Own rows and
+    trees count as much as they gain beyond chance; with little evidence a site stays near the shared forest. A site's
+    mix stays there: between machines nobody else has it.
 
     Attributes
     ----------
     forest_
         The shared forest, a ``Forest``.
     forests_
-        The forest that each site should use, by site. Between machines, of sites that use the shared one: what others
-        made of their own rows stays with them.
+        The forest that each site should use, by site. Between machines only sites that use the shared forest are
+        listed.
     at_sites_
-        Sites whose forest stays with them, so that it is not in ``forests_``.
+        Sites whose forest stays with them and is not in ``forests_``.
     weights_
-        How much trees from sums and sites' trees count in the shared forest: "sums" and "sites", together 1.
+        Weights of both halves of the shared forest, "sums" and "sites", which add up to 1.
     shares_
-        How much a site's own trees count, by site: 0 to 1, in quarters; NaN where it does not tell: between machines.
+        Weight of a site's own trees, by site: 0 to 1, in quarters; NaN if undisclosed, as between machines.
     fitted_
-        How much the shared trees with leaf values from the site's own rows count, by site, likewise.
+        Weight of the shared trees with leaf values from the site's own rows, by site, likewise.
     choices_
-        What each site uses and why, as a sentence a site; prints as a table.
+        What each site uses and why, one sentence per site; prints as a table.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class AutoForest(AutoForestParameters, Learner):
 
     sends_trees: ClassVar[bool] = True
     chooses_threshold: ClassVar[bool] = True
-    restorable: ClassVar[bool] = False  # sites make their forests again when these are evaluated
+    restorable: ClassVar[bool] = False  # sites rebuild their forests when these are evaluated
 
     _made: Mapping[str, PersonalForest] = MappingProxyType({})
     _drawn: RowSamples | None = None  # which rows the trees of the shared forest drew
@@ -127,17 +127,17 @@ class AutoForest(AutoForestParameters, Learner):
 
     @property
     def makes_site_forests(self) -> bool:
-        """Whether sites make forests, and adjust curves, while the forest is grown."""
+        """Whether sites make forests and adjust curves during training."""
         return bool(self.choose)
 
     @property
     def refits_leaves(self) -> bool:
-        """Whether sites' leaves are re-estimated."""
+        """Whether leaves of sites' trees are re-estimated."""
         return self.monotonic_cst is None if self.refit_leaves is None else self.refit_leaves
 
     @property
     def expected_rounds(self) -> int | None:
-        """The most rounds that training can take, where that is known before."""
+        """The maximum number of training rounds, if known in advance."""
         if self.max_depth is None:
             return None
         more = (self.class_weight == "balanced") + self.rounds_to_trust
@@ -147,19 +147,16 @@ class AutoForest(AutoForestParameters, Learner):
         """Raise ``InputError`` for invalid parameters, before any request."""
         super().check()
         if self.fit_leaves and self.monotonic_cst is not None:
-            raise InputError(
-                "leaf values from a site's rows need not keep the order that monotonic_cst asks for: leave out one of "
-                "fit_leaves and monotonic_cst"
-            )
+            raise InputError("leaf values from a site's rows may violate monotonic_cst: leave one of the two out")
         if self.fit_leaves and self.class_weight is not None:
-            raise InputError("leaf values from a site's rows have no class_weight: leave out fit_leaves")
+            raise InputError("leaf values from a site's rows ignore class_weight: leave out fit_leaves")
         if self.fit_leaves and not self.choose:
             raise InputError.about("fit_leaves", "is for sites that choose: leave out fit_leaves, or choose=False")
         if self.choose and not self.bootstrap:
-            raise InputError("bootstrap=False leaves no rows to choose on that trees have not seen: set choose=False")
+            raise InputError("bootstrap=False leaves no out-of-bag rows to choose on: set choose=False")
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
+        """Return the requests that fitting may make."""
         return (
             *asks_for_classes(self.class_weight),
             CountGrid,
@@ -269,13 +266,13 @@ class AutoForest(AutoForestParameters, Learner):
         return replace(super().result(), choices=choices, shared_forest=choices.shared)
 
     def _fixed_threshold(self) -> float | None:
-        """Return the decision threshold, if it is known before the forest."""
+        """Return the decision threshold, if it does not depend on the forest."""
         return None if self.threshold is None or isinstance(self.threshold, str) else float(self.threshold)
 
     def _site_forest(
         self, federation: Federation, site: str, model: PersonalForest, trees: Mapping[str, Forest]
     ) -> Forest:
-        """Return the forest that a site in this process makes, or takes as it is."""
+        """Return the forest that a site in this process makes, or uses unchanged."""
         if model.takes_shared:
             return model.shared
         parts = Ingredients(model.shared.plain(), model.draws, trees[site], model.fit, model.shared)
@@ -299,7 +296,7 @@ class AutoForest(AutoForestParameters, Learner):
         if forest is None or len(forest) != sum(shared.sizes):
             return found
         found[forest.hash] = shared
-        for site, one in self.forests_.items():  # for sites of another federation: those of this one know it themselves
+        for site, one in self.forests_.items():  # for sites of another federation; sites of this one know it
             fitted = not np.array_equal(one.value[: len(forest.value)], forest.value)
             draws = replace_fields(shared, refitted=shared.refitted or fitted)
             if self.shares_[site] == 1.0:
@@ -321,7 +318,7 @@ class AutoForest(AutoForestParameters, Learner):
         return {**self.forests_, **self._made}
 
     def site_candidates(self) -> list[Named]:
-        """Return the models a site may use, by name."""
+        """Return the models that a site may use, by name."""
         local, federated = super().site_candidates()
         if self.forest_ is None or federated[1] is self.forest_:
             return [local, federated]
@@ -331,7 +328,7 @@ class AutoForest(AutoForestParameters, Learner):
 _FITTED = "the shared trees with leaf values from own rows"
 
 _TURNED = (0.35, 30)
-"""A shared forest with a lower AUC at a site ranks its rows the wrong way round; of fewer rows that may be luck."""
+"""Below this AUC, on at least this many rows, the shared forest ranks a site's rows the wrong way round."""
 
 
 def _mix_of(reply: ChosenShare | None) -> tuple[float, float]:
@@ -345,7 +342,7 @@ def _use(mix: tuple[float, float]) -> str:
     """Describe a mix."""
     own, fitted = mix
     if np.isnan(own):
-        return "a forest that it made of the shared one, its own rows and trees"
+        return "a forest that it made from the shared one, its own rows and trees"
     parts = {
         "the shared forest": 1.0 - own - fitted,
         "its trees with leaf values from own rows" if own + fitted < 1.0 else _FITTED: fitted,

@@ -1,4 +1,4 @@
-"""The base of forests on federations: parameters, ``predict``, evaluation, and what columns do."""
+"""The base of learners with forests: parameters, training, ``predict`` and evaluation."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -63,41 +63,41 @@ class Learner(ExplainedModel):
         The forest that each site should use, by site.
     """
 
-    sends_trees: ClassVar[bool] = False  # whether sites send trees of their own
-    chooses_threshold: ClassVar[bool] = False  # whether a threshold can be chosen by a rule
-    restorable: ClassVar[bool] = True  # whether its forests are all that is needed to evaluate it
-    always_asks: ClassVar[tuple[type[Request], ...]] = ()  # what fitting asks of sites, whatever the parameters are
+    sends_trees: ClassVar[bool] = False  # whether sites send local trees
+    chooses_threshold: ClassVar[bool] = False  # whether a rule can choose the threshold
+    restorable: ClassVar[bool] = True  # whether its forests are enough to evaluate it
+    always_asks: ClassVar[tuple[type[Request], ...]] = ()  # requests of fitting, whatever the parameters are
 
     min_samples_leaf: int
     random_state: int
     criterion: Any
 
-    # parameters of forests, which boosting has not
+    # parameters of forests, absent from boosting
     bootstrap: bool = True
     class_weight: Any = None
     threshold: Any = None
     max_samples: float | None = None
     monotonic_cst: Any = None
 
-    # of those that can say how far their scores can be trusted
+    # of forests that quantify the reliability of their scores
     calibrate: bool | None = None
     intervals: bool = False
 
     at_sites_: Sequence[str] = ()
     _adjusted: Mapping[str, AdjustedForest] = MappingProxyType({})
-    _counted: np.ndarray | None = None  # all sites' training rows by score before calibration, where they were counted
+    _counted: np.ndarray | None = None  # all sites' training rows by score before calibration, if counted
 
     forest_: Forest | None
     forests_: dict[str, Forest]
     threshold_: float | None = None
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
+        """Return the requests that fitting may make."""
         return self.always_asks
 
     def request_plan(self, federation: Federation) -> RequestPlan:
-        """Return what fitting asks of sites."""
-        later = ("threshold", "max_samples", "monotonic_cst")  # are not named where they are not set
+        """Return the requests of fitting."""
+        later = ("threshold", "max_samples", "monotonic_cst")  # named only if set
         given = {name: v for name, v in self.get_params(deep=False).items() if v is not None or name not in later}
         parameters = repr([type(self).__name__, sorted(given.items(), key=str)])
         settings = f"{parameters} {federation.schema.hash}"
@@ -107,12 +107,12 @@ class Learner(ExplainedModel):
     def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
     ) -> RequestPlan:
-        """Return what ``evaluate`` asks of sites, with subgroups by some columns."""
+        """Return the requests of ``evaluate``, with subgroups by some columns."""
         if federation.schema.label.event is not None:
             raise InputError("survival forests have no metrics over sites yet: leave test and evaluate out")
         kinds = (EvaluateModels, CountByScore) if federation.schema.n_classes else (EvaluateModels,)
         models = spec_of(type(self)).models_evaluated(self.get_params(deep=False), by=by)
-        models += bool(federation.local_sites)  # the model of pooled rows
+        models += bool(federation.local_sites)  # the pooled model
         return RequestPlan(kinds, settings="evaluating", models=models)
 
     def train(self, federation: Federation) -> None:
@@ -135,23 +135,23 @@ class Learner(ExplainedModel):
 
     @property
     def trusts_rows(self) -> bool:
-        """Whether the forest gets a calibration curve or errors, from rows that trees did not learn from."""
+        """Whether the forest gets a calibration curve or errors, from out-of-bag rows."""
         return self.calibrates or self.intervals
 
     @property
     def makes_site_forests(self) -> bool:
-        """Whether sites make forests, and adjust curves, while the forest is grown."""
+        """Whether sites make forests and adjust curves during training."""
         return False
 
     @property
     def rounds_to_trust(self) -> int:
-        """The most rounds that calibration, a threshold chosen by a rule and intervals take."""
+        """The maximum number of rounds for calibration, a chosen threshold and intervals."""
         calibrates = spec_of(type(self)).calibrates(self.get_params(deep=False))
         adjusts = (calibrates or self.intervals) and not self.makes_site_forests
         return (calibrates or isinstance(self.threshold, str)) + bool(self.intervals) + adjusts
 
     def _asks_to_trust(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that calibration and intervals take."""
+        """Return the requests of calibration and intervals."""
         calibrates = bool(schema.n_classes) and spec_of(type(self)).calibrates(self.get_params(deep=False))
         kinds = (CountOutOfBag,) * calibrates + (CountErrors,) * bool(self.intervals)
         return (*kinds, KeepAdjusted) if kinds and not self.makes_site_forests else kinds
@@ -165,10 +165,10 @@ class Learner(ExplainedModel):
         if self.is_private:
             raise InputError.about(name, "sums scores without noise, and the forest has epsilon: leave it out")
         if not self.bootstrap:
-            raise InputError.about(name, "needs rows that some trees did not learn from: set bootstrap=True")
+            raise InputError.about(name, "needs out-of-bag rows: set bootstrap=True")
 
     def trusted(self, federation: Federation, forest: Forest, draws: RowSamples) -> Forest:
-        """Return the forest with a curve and errors, as far as they are asked for and it has none: a round each."""
+        """Return the forest with a calibration curve and errors, if requested and missing: one round each."""
         if self.calibrates and forest.curve is None:
             self._counted = total_unseen(federation, self.schema_, forest, draws)
             forest = with_curve(self.schema_, forest, self._counted)
@@ -176,12 +176,12 @@ class Learner(ExplainedModel):
         return with_errors(federation, self.schema_, forest, draws) if wanted else forest
 
     def _adjust(self, federation: Federation) -> None:
-        """Fit the forest with a curve and errors, which sites adjust to their own rows and keep."""
+        """Add a curve and errors to the forest, which sites adjust to their own rows and keep."""
         known = {} if self.forest_ is None else self.draws(federation, [])
         if self.forest_ is None or self.forest_.hash not in known:
             raise InputError.about(
                 "calibrate" if self.calibrate else "intervals",
-                "needs a forest for all sites, and to know which rows trees saw: leave it out",
+                "needs a forest for all sites with known row samples: leave it out",
             )
         shared = self.trusted(federation, self.forest_, known[self.forest_.hash])
         forests = {
@@ -207,25 +207,23 @@ class Learner(ExplainedModel):
             return float(self.threshold)
         draws = {} if self.forest_ is None else self.draws(federation, [])
         if self.forest_ is None or self.forest_.hash not in draws:
-            raise InputError.about(
-                "threshold", "needs a forest for all sites, and to know which rows trees saw: give a number"
-            )
+            raise InputError.about("threshold", "needs a forest for all sites with known row samples: give a number")
         counted = self._counted
         if counted is None:
             counted = total_unseen(federation, self.schema_, self.forest_.plain(), draws[self.forest_.hash])
         return choose_threshold(self.schema_, self.forest_, counted, self.threshold)
 
     def result(self) -> Result:
-        """Return what was learned, for run folders and reports."""
+        """Return the result of training, for run folders and reports."""
         at_sites = list(self.at_sites_)
         return Result(
             self.rounds_, self.bytes_, self.forest_, self.forests_, at_sites=at_sites, threshold=self.threshold_
         )
 
     def restore(self, forests: Mapping[str, Forest], sites: Sequence[str], threshold: float | None) -> bool:
-        """Take the forests of an earlier fit; return False if they are not all that is needed to evaluate it."""
+        """Restore the forests of an earlier fit; return False if they are not enough to evaluate it."""
         self.schema_ = next(iter(forests.values())).schema
-        if not self.restorable or self.trusts_rows:  # sites adjust curves again
+        if not self.restorable or self.trusts_rows:  # sites must adjust curves again
             return False
         self.forest_, self.threshold_ = forests.get(""), threshold
         kept = {site: forests.get(site, forests.get("")) for site in sites}
@@ -233,7 +231,7 @@ class Learner(ExplainedModel):
         return True
 
     def thresholds(self) -> Thresholds:
-        """Return the decision thresholds for the positive class of two: of this model, and of sites' own."""
+        """Return the decision thresholds for the positive class of two: of this model, and of local ones."""
         if self.threshold_ is None:
             return NO_THRESHOLDS
         return Thresholds(self.threshold_, self.threshold if isinstance(self.threshold, str) else self.threshold_)
@@ -252,16 +250,16 @@ class Learner(ExplainedModel):
         return None if draws is None or draws.refitted else sampled_rows(federation, self.schema_, draws)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return the rows that the trees of models sampled, by the hash of the model, if known."""
+        """Return which rows the trees of models sampled, by the model's hash, if known."""
         pooled = [model for name, model in candidates if name == POOLED and isinstance(model, Forest)]
         return {model.hash: RowSamples((len(model),), bootstrap=self.row_sampling()) for model in pooled}
 
     @abstractmethod
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        """Grow the forest; sets ``forest_`` and ``forests_``."""
+        """Grow the forest, and set ``forest_`` and ``forests_``."""
 
     def forest_settings(self, schema: Schema) -> Settings:
-        """Return the settings of trees for a schema; raise ``InputError`` where the two do not fit."""
+        """Return the settings of trees for a schema; raise ``InputError`` if they do not fit."""
         return forest_settings(self.get_params(deep=False), schema)
 
     def feature_key(self) -> np.ndarray:
@@ -287,15 +285,15 @@ class Learner(ExplainedModel):
         return self.forest_
 
     def predict(self, X: Any, site: str | None = None) -> np.ndarray:
-        """Predict the class, or the number, of each row.
+        """Predict the class or number of each row.
 
         Parameters
         ----------
         X
-            Rows to predict: a data frame, whose columns are found by name in any order, or an array with the columns in
+            Rows to predict: a data frame, with columns matched by name in any order, or an array with the columns in
             the order of ``schema_``.
         site
-            A site's name, to predict with the forest that this site should use; None for the global forest.
+            The site whose forest to use; None for the global forest.
 
         Returns
         -------
@@ -308,21 +306,21 @@ class Learner(ExplainedModel):
         return forest.classes[decided_at(self.threshold_, forest.predict_proba(X), forest.schema.label.positive_code)]
 
     def predict_proba(self, X: Any, site: str | None = None) -> np.ndarray:
-        """Return class probabilities: a row for each row of ``X``, a column for each class in sorted order.
+        """Return class probabilities: (rows, classes), with classes in sorted order.
 
         Parameters
         ----------
         X
             Rows to predict, as for ``predict``.
         site
-            A site's name, to predict with the forest that this site should use; None for the global forest.
+            The site whose forest to use; None for the global forest.
         """
         return self._forest_for(site).predict_proba(X)
 
     def predict_interval(self, X: Any, coverage: float = 0.9, site: str | None = None) -> np.ndarray:
         """Return an interval for each row, lower and upper ends, (rows, 2): see ``Forest.predict_interval``.
 
-        For learners fitted with ``intervals=True``, of numbers.
+        For regression, fitted with ``intervals=True``.
         """
         return self._forest_for(site).predict_interval(X, coverage)
 
@@ -331,7 +329,7 @@ class Learner(ExplainedModel):
         return self._forest_for(site).predict_quantiles(X, q)
 
     def predict_set(self, X: Any, coverage: float = 0.9, site: str | None = None) -> np.ndarray:
-        """Return which classes are possible for each row, bool (rows, classes): see ``Forest.predict_set``."""
+        """Return the prediction set of each row, bool (rows, classes): see ``Forest.predict_set``."""
         return self._forest_for(site).predict_set(X, coverage)
 
     def predict_log_proba(self, X: Any, site: str | None = None) -> np.ndarray:
@@ -340,7 +338,7 @@ class Learner(ExplainedModel):
             return np.log(self.predict_proba(X, site))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy, or R2 where a number is predicted, of the global forest on rows."""
+        """Return the accuracy of the global forest on rows, or R2 for regression."""
         answers, y = self.predict(X), np.asarray(y)
         if len(answers) != len(y) or not len(y):
             raise InputError(f"X has {len(answers)} rows and y has {len(y)}; they must match and not be 0")
@@ -349,26 +347,24 @@ class Learner(ExplainedModel):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """Share of each column in the decrease of impurity; no such attribute where trees carry none.
+        """Share of each column in the decrease of impurity, if trees carry it.
 
-        Trees of single sites leave it behind, so merged forests and BOFRF have none: ``permutation_importance``.
+        Trees that sites send do not, so merged forests and BOFRF have none: use ``permutation_importance``.
         """
         self.known_schema()
         forest = self.forest_
         if forest is None or forest.gain is None:
-            raise AttributeError(
-                "the trees carry no gains; learn what matters by shuffling: permutation_importance(fed)"
-            )
+            raise AttributeError("the trees carry no gains; use permutation_importance(fed)")
         return np.array(forest.gain)
 
     def save(self, path: str | Path) -> None:
-        """Write the global forest to a ``.silvan`` file; ``Forest.load`` reads it, ``forests_`` has those of sites."""
+        """Write the global forest to a ``.silvan`` file for ``Forest.load``; ``forests_`` has the sites' forests."""
         self._forest_for(None).save(path)
 
     def evaluation_on_test_rows(
         self, federation: Federation, candidates: Sequence[Named], by: Sequence[str]
     ) -> Evaluation:
-        """Evaluate models on the test rows that sites keep; those of parties are all in this process."""
+        """Evaluate models on the sites' test rows; test rows of parties are joined in this process."""
         if federation.columns is not None:
             rows = joined_test_rows(federation)
             return self.compare(federation, candidates, (rows.X, rows.y, np.zeros(rows.X.shape[1], np.bool_)))
@@ -378,16 +374,16 @@ class Learner(ExplainedModel):
             return evaluate(federation, self.schema_, candidates, self.feature_key(), draws, thresholds, by)
 
     def candidates(self, federation: Federation) -> list[Named]:
-        """Return the models to compare, by name: this one, the local ones and, in one process, that of all rows."""
+        """Return the models to compare, by name: this one, the local ones and, in one process, the pooled one."""
         if federation.limited:
-            return [(FEDERATED, self._federated())]  # the others need all rows of a site in memory
+            return [(FEDERATED, self._federated())]  # the other models need all rows of a site in memory
         listed = self.site_candidates()
         if federation.local_sites:
             listed.append((POOLED, self.pooled_model(federation)))
         return listed
 
     def site_candidates(self) -> list[Named]:
-        """Return the models a site may use, by name: its local one, and this model with its variants.
+        """Return the models that a site may use, by name: its local one, and this model with its variants.
 
         Raise ``InputError`` before ``fit``.
         """
@@ -401,11 +397,11 @@ class Learner(ExplainedModel):
         return self.forests_ if self.forest_ is None else self.forest_
 
     def pooled_model(self, federation: Federation) -> Forest:
-        """Return the model of all sites' rows in one place, in one process."""
+        """Return the pooled model, trained on all sites' rows in one place."""
         return pooled_forest(federation, self.schema_, self.forest_settings(self.schema_), self.feature_key())
 
     def compare(self, federation: Federation, candidates: Sequence[Named], rows: EncodedRows) -> Evaluation:
-        """Evaluate models on encoded rows in one place, and at each site what it has alone."""
+        """Evaluate models, including local ones, on encoded rows in one place."""
         models: list[tuple[str, Forest | dict[str, Forest]]] = []
         for name, model in candidates:
             if isinstance(model, Settings | Boosting):

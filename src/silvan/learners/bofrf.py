@@ -33,8 +33,9 @@ from silvan.util.readable import count_of
 class BOFRF(BOFRFParameters, Learner):
     """Local trees of all sites, weighted by their metrics at all sites; each site chooses the ensemble it uses.
 
-    Every site grows ``n_estimators`` trees, or brings a forest (``federate_rows(..., forests=)``). A tree's weight is
-    the Matthews correlation of its votes on all sites' training rows if that is above ``tau``, and 0 if not.
+    Every site grows ``n_estimators`` trees, or provides a pretrained forest (``federate_rows(..., forests=)``). A
+    tree's weight is the Matthews correlation of its votes on all sites' training rows if that is above ``tau``, and 0
+    otherwise.
 
     Attributes
     ----------
@@ -45,19 +46,19 @@ class BOFRF(BOFRFParameters, Learner):
     own_
         The ensemble of each site's own trees, by site.
     globals_
-        The ensemble of all trees that the site uses if it does not use its own, by site.
+        The ensemble of all trees that a site uses unless it uses its own, by site.
     strategies_
-        What each site chose: "global", "own" (its own weighted trees) or "local" (its forest as it grew it).
+        What each site chose: "global", "own" (its own weighted trees) or "local" (its local forest, unchanged).
     taus_
-        The tau at which each site uses its ensemble.
+        The tau of each site's ensemble.
     chosen_
-        What the choices were made on, by site: measure, number of rows, figures.
+        The basis of each site's choice: measure, number of rows, metrics.
     weights_, owners_
-        Each tree's weight before tau is applied, and its site; in the order of ``forest_``.
+        Each tree's weight before tau is applied, and its site, in the order of ``forest_``.
     clusters_
         The sites of each cluster, by centroid; None without ``clusters``.
     distances_
-        With ``clusters``, how far each site is from all of them, in the same order.
+        With ``clusters``, the distances of each site from all sites, in the same order.
     settings_
         The parameters of each site's trees.
 
@@ -80,21 +81,21 @@ class BOFRF(BOFRFParameters, Learner):
 
     @property
     def expected_rounds(self) -> int | None:
-        """The most rounds that training can take, where that is known before."""
+        """The maximum number of training rounds, if known in advance."""
         if self.clusters is not None:
             return None
         more = (self.class_weight == "balanced") + self.rounds_to_trust
         return 3 + 2 * bool(self.refit_leaves) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
+        """Return the requests that fitting may make."""
         clustered = (Characterise, CountGrid) if self.clusters is not None else ()
         counted = (CountLeafRows, CountLeafLabels) if self.refit_leaves else ()
         balanced = asks_for_classes(self.class_weight)
         return (*clustered, *balanced, BringTrees, ScoreTrees, *counted, Choose, *asks_for_threshold(self.threshold))
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
-        """Exchange and weigh the sites' trees, and let every site choose what to use."""
+        """Exchange and weight the sites' trees, and let every site choose what to use."""
         validation, search = self._check(settings), as_search(self.tune)
         settings = limit_trees(settings, self.max_trees, self.refit_leaves)
         schema = self.schema_
@@ -156,14 +157,14 @@ class BOFRF(BOFRFParameters, Learner):
                 self.forests_[site] = agreed if tau == self.tau else one.ensemble(tau, site if own else None)
 
     def result(self) -> Result:
-        """Return what was learned, with the weights of trees and the clusters of sites."""
+        """Return the result, with the weights of trees and the clusters of sites."""
         found, weights = super().result(), self._weights_by_site()
         return replace(found, weights=weights, clusters=self.clusters_ or {}, distances=self.distances_)
 
     def _weights_by_site(self) -> list[SiteTrees]:
         """Return for each site's trees: their number, the number used, their weights and their share of all votes.
 
-        The weights are before ``tau``: ``least``, ``median``, ``most``. Scores are sums: nobody knows them by site.
+        Weights are those before ``tau``: ``least``, ``median``, ``most``.
         """
         found = []
         for site, together in self.globals_.items():
@@ -177,14 +178,14 @@ class BOFRF(BOFRFParameters, Learner):
         return found
 
     def _check(self, settings: Settings) -> float:
-        """Raise ``InputError`` for parameters that do not go together; return the share of rows to split off."""
+        """Raise ``InputError`` for conflicting parameters; return the share of rows to hold out."""
         if self.first is not None and self.clusters is None:
             raise InputError(f"first={self.first!r} is the first centroid of clusters: set clusters, or leave it out")
         if self.weigh_by != MCC and not self.schema_.n_classes:
             raise InputError.about("weigh_by", "is for classes; trees of numbers are weighted by their skill")
         share = self.validation
         if share is not None and self.protocol == "paper":
-            raise InputError("protocol='paper' chooses on the test part: leave validation out, or choose honestly")
+            raise InputError("protocol='paper' chooses on test rows: leave validation out, or set protocol='honest'")
         if share is None and self.protocol == "honest" and not settings.bootstrap:
             raise InputError(
                 "bootstrap=False leaves no out-of-bag rows to choose on: set validation=0.2, or bootstrap=True"
@@ -192,11 +193,11 @@ class BOFRF(BOFRFParameters, Learner):
         return float(share or 0.0)
 
     def sampled_rows(self, federation: Federation) -> np.ndarray | None:
-        """Return which rows each tree sampled; None where trees are not all grown on all of a site's training rows."""
+        """Return which rows each tree sampled; None if some trees were not grown on all training rows of a site."""
         return None if self.validation or self.tune else super().sampled_rows(federation)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models sampled; not known of forests that sites brought, nor of clusters'."""
+        """Return which rows the trees of models sampled; unknown for pretrained forests and for clusters."""
         found = super().draws(federation, candidates)
         if self._site_forests:
             return found
@@ -215,13 +216,12 @@ class BOFRF(BOFRFParameters, Learner):
         return found
 
     def site_candidates(self) -> list[Named]:
-        """Return the models a site may use, by name."""
+        """Return the models that a site may use, by name."""
         self._federated()  # raises an error before fit
         settings = self.forest_settings(self.schema_)
         apart = self.validation is not None or self.class_weight == "balanced"
         plain = apart and self.tune is None and not self._site_forests
-        # with rows split off, or classes balanced over all sites, the trees that were exchanged are not those that a
-        # site alone would grow
+        # with rows held out, or classes balanced over all sites, exchanged trees differ from local ones
         listed: list[Named] = [
             ("local", settings if plain else self._local),
             ("own", self.own_),
@@ -234,7 +234,7 @@ class BOFRF(BOFRFParameters, Learner):
 
 
 def _check_sizes(clusters: dict[str, list[str]], federation: Federation) -> None:
-    """Raise ``InputError`` for clusters that are too small to be summed over, before any tree is grown."""
+    """Raise ``InputError`` for clusters that are too small for secure sums, before any tree is grown."""
     least = federation.sums.least
     for centroid, members in clusters.items():
         if len(members) < least:

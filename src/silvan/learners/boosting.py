@@ -1,4 +1,4 @@
-"""AdaBoost across sites, as published: BOPPID, AdaBoost.PL and MultBoost, and each site alone as the baseline."""
+"""AdaBoost across sites, as published: BOPPID, AdaBoost.PL and MultBoost, with local AdaBoost as the baseline."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ from silvan.tree.fit import Settings
 
 
 class _Booster(BoostingParameters, Learner):
-    """The common part of boosting learners, whose parameters are those of AdaBoost with stumps, not of a forest."""
+    """The common part of boosting learners, which have the parameters of AdaBoost with stumps, not of a forest."""
 
     @property
     def _boosting(self) -> Boosting:
         return Boosting(self.n_estimators, str(self.criterion), self.min_samples_leaf, self.max_bins)
 
     def forest_settings(self, schema: Schema) -> Settings:
-        """Return settings of trees with one split; what else there is to set is in ``Boosting``."""
+        """Return settings of trees with one split; everything else is in ``Boosting``."""
         return Settings(max_depth=1)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
@@ -47,32 +47,32 @@ class _Booster(BoostingParameters, Learner):
 
     @abstractmethod
     def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
-        """Return the model for all sites, or one for each."""
+        """Return the model for all sites, or a model for each."""
 
     def site_candidates(self) -> list[Named]:
-        """Return the models a site may use, by name."""
+        """Return the models that a site may use, by name."""
         return [(LOCAL, self._boosting), (FEDERATED, self._federated())]
 
     def pooled_model(self, federation: Federation) -> Forest:
-        """Return the model of all sites' rows in one place, in one process."""
+        """Return the pooled model, trained on all sites' rows in one place."""
         return pooled_boost(federation, self.schema_, self._boosting)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return nothing: a stump learns from all rows."""
+        """Return nothing: stumps are trained on all rows."""
         return {}
 
 
 class LocalAdaBoost(LocalAdaBoostParameters, _Booster):
     """Local AdaBoost at each site: the baseline of boosting learners.
 
-    For two classes, and for federations in this process only. There is no global model, so predictions name their site.
+    For two classes, and for federations in this process only. There is no global model, so predictions need ``site=``.
 
     Attributes
     ----------
     forest_
         None: there is no global model.
     forests_
-        Each site's own stumps and their weights, by site.
+        Each site's stumps and their weights, by site.
 
     Examples
     --------
@@ -87,14 +87,14 @@ class LocalAdaBoost(LocalAdaBoostParameters, _Booster):
 
     def _boost(self, federation: Federation, boosting: Boosting) -> Forest | dict[str, Forest]:
         if not federation.local_sites:
-            raise InputError("LocalAdaBoost shows every site's stumps: a federation in this process is needed")
+            raise InputError("LocalAdaBoost needs a federation in this process, because it shows every site's stumps")
         return local_models(federation, self.schema_, boosting, self.feature_key())
 
 
 class BOPPID(BOPPIDParameters, _Booster):
-    """AdaBoost at every site, and each site picks those of the others that do about as well on its rows: two rounds.
+    """AdaBoost at every site; each site picks classifiers of the others that do about as well on its rows: two rounds.
 
-    For two classes. Every site has a model of its own; there is no global one, so predictions name their site.
+    For two classes. Every site has its own model; there is no global one, so predictions need ``site=``.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class AdaBoostPL(AdaBoostPLParameters, _Booster):
 
 
 class MultBoost(MultBoostParameters, _Booster):
-    """AdaBoost over all sites, whose classifier of a round is a vote of one stump from each: two rounds a stage.
+    """AdaBoost over all sites; the classifier of a stage is a vote of one stump from each site: two rounds per stage.
 
     For two classes.
 

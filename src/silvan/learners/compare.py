@@ -1,4 +1,4 @@
-"""Compare learners on many splits of a federation, so that every row is evaluated."""
+"""Compare learners on many splits of a federation, so that every row is a test row."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,22 +35,22 @@ class Comparison:
     """Metrics of several learners at each site, over many splits; prints as a table of 80 columns.
 
     ``frame`` has a line for each site and model, and for the mean of all sites (``all``): mean metrics over splits,
-    the ``gain`` over the local model with its 95% CI (corrected for splits that share rows), the ``certainty`` in a
-    word, and ``best``, the model with the best mean metric. ``splits`` has every split's metrics.
-    With ``split="sites"`` each site is evaluated once, by models of the others; there is no local model to gain on.
+    the ``gain`` over the local model with its 95% CI (corrected for splits that share rows), its ``certainty`` in a
+    word, and ``best``, the model with the best mean metric. ``splits`` has the metrics of every split. With
+    ``split="sites"`` each site is evaluated once, by models of the other sites; there is no local model, so no gain.
 
     Parameters
     ----------
     frame
-        A line for each site and model, a polars data frame.
+        A polars data frame with a line for each site and model.
     splits
-        A line for each split, site and model.
+        A data frame with a line for each split, site and model.
     repeats
         How often every row was evaluated.
     folds
-        The number of folds, or of sites that were left out in turn.
+        The number of folds, or of sites left out in turn.
     split
-        Whether "rows" were split, or "sites".
+        Whether "rows" or "sites" were split.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class Comparison:
 
 
 _WORDS = {**CERTAINTY, "gained": "better", "lost": "worse", "few": "unclear", "level": "none seen"}
-"""Certainty in words that leave room for the rest of a line."""
+"""Certainty in short words."""
 
 
 _RIGHT = (1, 3, 4, 5)  # columns of numbers
@@ -153,19 +153,19 @@ def compare(
 ) -> Comparison:
     """Compare learners over repeated splits of the rows, or at sites that took no part in training.
 
-    With ``split="rows"`` the rows of every site are shuffled and dealt out to folds, as many as the federation's
-    ``test`` says (0.1 or none: ten). Models of the other folds are evaluated on each. With ``split="sites"`` each site
-    evaluates models trained at all others, which shows what a new site can expect.
-    The same call gives the same metrics.
+    With ``split="rows"`` the rows of every site are shuffled into folds, whose number follows from the federation's
+    ``test`` (0.1 or none: ten), and models of the other folds are evaluated on each. With ``split="sites"`` each site
+    evaluates models trained at all others, which shows what a new site can expect. The same call returns the same
+    metrics.
 
     Parameters
     ----------
     federation
-        A federation of rows in this process, made by ``federate_rows``. Its own test rows are part of the splits.
+        A federation in this process, made by ``federate_rows``. Its test rows are part of the splits.
     learners
-        Learners that are not fitted, as a list or by name; at most seven. The first says what a site has alone.
+        Learners that are not fitted, as a list or by name; at most seven. The first determines the local model.
     repeats
-        How often every row is evaluated, each time with rows shuffled anew. Sites are left out once.
+        How often every row is evaluated, with rows shuffled anew each time. Sites are left out once.
     split
         "rows", or "sites" to leave out one site at a time, which needs ``sums="trusted"`` and two sites or more.
 
@@ -199,9 +199,9 @@ def compare(
 
 
 class EvaluatedSplit(msgspec.Struct, frozen=True):
-    """What came out of one split: metrics, counts of rows by score for curves, and bytes as a federation counts them.
+    """The result of one split: metrics, counts of rows by score for curves, and traffic in bytes.
 
-    The journal keeps it, so that an interrupted comparison goes on with the next split.
+    The journal keeps it, so that an interrupted comparison continues with the next split.
     """
 
     rows: list[Row]
@@ -212,9 +212,9 @@ class EvaluatedSplit(msgspec.Struct, frozen=True):
 def evaluate_splits(
     federation: Federation, learners: Mapping[str, Learner], splits: Sequence[Split]
 ) -> Iterator[EvaluatedSplit]:
-    """Fit learners on every split and evaluate them on its test rows; yield what came out of each.
+    """Fit learners on every split and evaluate them on its test rows; yield the result of each.
 
-    What the first says a site has alone is evaluated too, at sites that take part.
+    At sites that take part, the local model of the first learner is evaluated as well.
     """
     compared = repr([(name, type(one).__name__, sorted(one.get_params().items())) for name, one in learners.items()])
     known = federation.journal.remembered(_COORDINATOR)
@@ -232,11 +232,11 @@ def evaluate_splits(
         yield found
 
 
-_COORDINATOR = ""  # whose memory splits are in, in a journal: no site's
+_COORDINATOR = ""  # splits are in the coordinator's memory in a journal
 
 
 def _evaluate_split(trained: Federation, tested: Federation, learners: Mapping[str, Learner]) -> EvaluatedSplit:
-    """Fit learners at the sites of one federation and evaluate them at those of another, mostly the same."""
+    """Fit learners at the sites of one federation and evaluate them at those of another, usually the same one."""
     listed: list[Named] = []
     draws: dict[str, RowSamples] = {}
     for name, learner in learners.items():
@@ -246,7 +246,7 @@ def _evaluate_split(trained: Federation, tested: Federation, learners: Mapping[s
             listed.append((LOCAL, candidates[LOCAL]))
         if tested is trained:
             listed.append((name, candidates[FEDERATED]))
-        elif fitted.forest_ is not None:  # learners without a forest for all sites were refused
+        elif fitted.forest_ is not None:  # learners without a global forest were refused
             listed.append((name, fitted.forest_))
         draws |= fitted.draws(trained, [])
         feature_key = fitted.feature_key()
@@ -268,7 +268,7 @@ def without_each(sites: Sequence[str]) -> list[LeftOut]:
 
 
 def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:
-    """Mark at every site the candidate with the best mean metric over splits, which is no advice to use it."""
+    """Mark the candidate with the best mean metric over splits at every site, which is not yet advice to use it."""
     best = {
         site: best_candidate([row for row in rows if row.site == site], candidates)
         for site in dict.fromkeys(row.site for row in rows)
@@ -277,7 +277,7 @@ def mark_best(rows: list[Row], candidates: Sequence[str]) -> list[Row]:
 
 
 def _named(learners: Any) -> dict[str, Learner]:
-    """Return learners by name: their class, with a number if there are several of one."""
+    """Return learners by name: their class, numbered if it occurs more than once."""
     if isinstance(learners, Mapping):
         named = {str(name): learner for name, learner in learners.items()}
     elif isinstance(learners, Sequence) and not isinstance(learners, str):

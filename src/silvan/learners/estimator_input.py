@@ -1,4 +1,4 @@
-"""What an estimator for one table is given: tables, labels, weights and persons of rows, shares of rows."""
+"""Inputs of estimators for one table: tables, labels, weights, persons of rows, shares of rows."""
 
 import math
 from typing import Any
@@ -15,14 +15,14 @@ from silvan.errors import InputError
 
 
 def rows_in_share(name: str, share: float, n_rows: int, least: int) -> int:
-    """Return how many rows a share of all is, rounded up, as in scikit-learn."""
+    """Return the number of rows in a share of all rows, rounded up, as in scikit-learn."""
     if not 0.0 < share < 1.0:
         raise InputError(f"{name} as a share must be above 0 and below 1, got {share}")
     return max(least, math.ceil(share * n_rows))
 
 
 def mixed_frame(X: Any) -> nw.DataFrame[Any] | None:
-    """Return X as a data frame if it is one with columns that are not numbers, None if not."""
+    """Return X as a data frame if it is one with non-numeric columns, otherwise None."""
     if not nw.dependencies.is_into_dataframe(X):
         return None
     frame = read_table(X)
@@ -50,7 +50,7 @@ def is_missing(value: Any) -> bool:
 
 
 def label_of(features: tuple[Feature, ...], classes: tuple[Any, ...] | None = None) -> Label:
-    """Return a label of a name that no column has."""
+    """Return a label with a name that no column has."""
     name = "y"
     while any(feature.name == name for feature in features):
         name += "_"
@@ -58,7 +58,7 @@ def label_of(features: tuple[Feature, ...], classes: tuple[Any, ...] | None = No
 
 
 def label_numbers(y: np.ndarray) -> np.ndarray:
-    """Return labels as numbers; raise ``InputError`` if they are none, or not finite."""
+    """Return labels as numbers; raise ``InputError`` if they are not numbers, or not finite."""
     try:
         y = y.astype(np.float64)
     except (TypeError, ValueError):
@@ -69,7 +69,7 @@ def label_numbers(y: np.ndarray) -> np.ndarray:
 
 
 def used_rows(X: np.ndarray, weight: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return which rows count, and their weights: a row of weight zero is left out."""
+    """Return which rows count, and their weights: rows of weight zero are left out."""
     if weight is None:
         return np.ones(len(X), np.bool_), None
     weight = _check_sample_weight(weight, X, dtype=np.float64)
@@ -82,7 +82,7 @@ def used_rows(X: np.ndarray, weight: Any) -> tuple[np.ndarray, np.ndarray | None
 
 
 def keys_of(groups: Any, used: np.ndarray) -> np.ndarray | None:
-    """Return the keys of the rows that are used, by their persons; None where each row is a person."""
+    """Return the keys of the used rows, by person; None if each row is a person."""
     if groups is None:
         return None
     groups = column_or_1d(groups)
@@ -96,7 +96,7 @@ def keys_of(groups: Any, used: np.ndarray) -> np.ndarray | None:
 
 
 def spread_over_rows(values: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """Return the values of the rows that were used at their places, NaN elsewhere."""
+    """Return the values of used rows at their positions, NaN elsewhere."""
     out = np.full((len(used), *values.shape[1:]), np.nan)
     out[used] = values
     return out

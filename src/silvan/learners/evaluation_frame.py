@@ -1,4 +1,4 @@
-"""What ``evaluate`` returns: a data frame that prints with all of its columns."""
+"""The data frame that ``evaluate`` returns, which prints with all of its columns."""
 
 import shutil
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from silvan.util.readable import digits_of, html_table
 if TYPE_CHECKING:
     import polars as pl
 
-_KEYS = ("site", "group", "model")  # columns that every block of a printed table begins with
-_EMPTY = ("note",)  # columns that are left out where all cells are empty
+_KEYS = ("site", "group", "model")  # the first columns of every block of a printed table
+_EMPTY = ("note",)  # columns to leave out if all cells are empty
 _GAINS = ("gain", "gain_low", "gain_high")
 
 _IN_UNITS = (*(metric.key for metric in metrics.METRICS if metric.in_units), *_GAINS)
@@ -62,7 +62,7 @@ def metrics_frame(rows: Sequence[Row]) -> "pl.DataFrame":
 
 
 def whole_frame(rows: list[dict[str, Any]], **options: Any) -> "pl.DataFrame":
-    """Return lines as a data frame that prints whole."""
+    """Return lines as a data frame that prints completely."""
     return _frame_class()(rows, **options)
 
 
@@ -72,7 +72,7 @@ def _frame_class() -> "type[pl.DataFrame]":
     import polars as pl
 
     class EvaluationFrame(pl.DataFrame):
-        """Metrics of models, a line for each site and model; prints in blocks of as many columns as fit."""
+        """Metrics of models, a line for each site and model; prints in blocks of columns that fit the terminal."""
 
         def __str__(self) -> str:
             return "\n\n".join("\n".join(block) for block in _blocks(self, shutil.get_terminal_size().columns))
@@ -92,7 +92,7 @@ def _shown(frame: "pl.DataFrame") -> list[str]:
 
 
 def _ordered(texts: dict[str, list[str]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return heads and lines in the order of interest; the ends of the gain's interval are one column."""
+    """Return heads and lines with the most important columns first; the gain's interval is one column."""
     if "gain_low" in texts and "gain_high" in texts:
         ends = zip(texts.pop("gain_low"), texts.pop("gain_high"), strict=True)
         texts["95% CI"] = [f"{low} to {high}" if low else "" for low, high in ends]
@@ -103,7 +103,7 @@ def _ordered(texts: dict[str, list[str]]) -> tuple[list[str], list[tuple[str, ..
 
 
 def _texts(frame: "pl.DataFrame", name: str) -> list[str]:
-    """Return the cells of a column as text, nothing for what is absent."""
+    """Return the cells of a column as text, empty for missing values."""
     cells = frame[name].to_list()
     alike = "rmse" if name in _IN_UNITS and "rmse" in frame.columns else name
     numbers = [abs(cell) for cell in frame[alike].to_list() if isinstance(cell, float) and cell == cell]
@@ -123,7 +123,7 @@ def _text(cell: object, digits: int) -> str:
 
 
 def _blocks(frame: "pl.DataFrame", width: int) -> list[list[str]]:
-    """Return the lines of tables, each with as many columns as fit beside the site and the model."""
+    """Return the lines of tables, each with as many columns as fit beside site and model."""
     padded = {name: _column(frame, name) for name in _shown(frame)}
     keys = [padded.pop(name) for name in _KEYS if name in padded]
     taken = sum(len(key[0]) + 2 for key in keys)
@@ -143,7 +143,7 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def _column(frame: "pl.DataFrame", name: str) -> list[str]:
-    """Return a column with its name above, all of one width; numbers at the right."""
+    """Return a column below its name, padded to one width, with numbers aligned right."""
     texts = [name, *_texts(frame, name)]
     wide, left = max(map(len, texts)), name in (*_KEYS, *_EMPTY)
     return [text.ljust(wide) if left else text.rjust(wide) for text in texts]

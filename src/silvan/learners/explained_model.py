@@ -50,49 +50,55 @@ class ExplainedModel(FederatedEstimator):
         """Return the decision thresholds for the positive class of two."""
 
     def permutation_importance(
-        self, federation: Federation, repeats: int = REPEATS, by: Sequence[str] = ()
+        self, federation: Federation, repeats: int = REPEATS, by: Sequence[str] = (), *, training: bool = False
     ) -> Importances:
-        """Return how much each column matters to the global forest: those that matter most come first.
+        """Return the permutation importance of each column for the global forest, most important first.
 
-        Every site shuffles a column within its own test rows; the sum over sites of squared errors says by how much
-        the mean squared error grows (of two classes: the Brier score). One round for all columns.
+        Every site shuffles a column within its own rows. The sum over sites of squared errors shows how much the
+        mean squared error (for two classes, the Brier score) increases. All columns take one round.
 
         Parameters
         ----------
         federation
-            The federation that the model was fitted on, made with test rows (``test=0.2``).
+            The federation that the model was fitted on, with test rows (``test=0.2``).
         repeats
             How often each column is shuffled.
         by
-            The columns of subgroups, if the model is evaluated by some: sites then group rows as they do there.
+            The columns of subgroups, if the model is evaluated by subgroups: sites then group rows in the same way.
+        training
+            Use training rows, each scored by trees that did not see it, in place of test rows: to choose columns by, as
+            ``select_columns`` does. In this process only.
 
         Returns
         -------
         dict
-            Growth of the error by column; about 0 for a column that does not matter.
+            Increase of the error by column; about 0 for an unimportant column.
         """
         forest, model = self._explained(federation)
-        held = self.held_to_text(federation, by=by, repeats=repeats)
+        if training and (model.draws is None or by):
+            raise InputError.about("training", "needs to know which rows trees sampled, and no subgroups (by)")
+        held = self.held_to_text(federation, by=by, repeats=repeats, training=training)
         with federation.working_on(f"columns that matter to {type(self).__name__}"), held:
-            found = importances(federation, self.schema_, model, self.feature_key(), forest, repeats, by)
+            key = self.feature_key()
+            found = importances(federation, self.schema_, model, key, forest, repeats, by, training)
         return Importances(sorted(found.items(), key=lambda item: -item[1]))
 
     def partial_dependence(self, federation: Federation, column: str, grid: Any = None) -> "pl.DataFrame":
-        """Return the mean prediction of all sites' test rows with a column set to each of some values.
+        """Return the mean prediction over all sites' test rows with a column set to each of some values.
 
         Parameters
         ----------
         federation
-            The federation that the model was fitted on, made with test rows (``test=0.2``).
+            The federation that the model was fitted on, with test rows (``test=0.2``).
         column
             The column.
         grid
-            The values; None for all categories, or for numbers within the schema's bounds or the trees' cut points.
+            The values; None: all categories, or numbers within the schema's bounds or the range of cut points.
 
         Returns
         -------
         polars.DataFrame
-            A line for each value: the mean probability of each class (of two: of the positive one), or the mean number.
+            A line for each value: the mean probability of each class (of two, the positive one), or the mean number.
         """
         import polars as pl  # slow to import
 
@@ -105,7 +111,7 @@ class ExplainedModel(FederatedEstimator):
     ) -> dict[str, tuple[list[Any], np.ndarray]]:
         """Return values of columns with the mean predictions at each, (values, outputs), in one round.
 
-        ``by`` are the columns of subgroups, if the model is evaluated by some.
+        ``by`` are the columns of subgroups, if the model is evaluated by subgroups.
         """
         forest, model = self._explained(federation)
         grids = [make_grid(self.schema_, forest, column, grid) for column in columns]
@@ -128,15 +134,15 @@ class ExplainedModel(FederatedEstimator):
         return ColumnEffects(permutation, self.dependence(federation, columns, by=by) if columns else {})
 
     def explanation_plan(self, importance: bool, columns: Sequence[str]) -> RequestPlan:
-        """Return what ``permutation_importance`` and ``dependence`` ask of sites, of a model that they evaluate too."""
+        """Return the requests of ``permutation_importance`` and ``dependence``, for a model that is evaluated."""
         kinds = (ShuffleColumns,) * importance + (SetColumns,) * bool(columns)
         return RequestPlan(kinds, settings=f"explaining {importance} {list(columns)}", tasks=len(kinds))
 
     def _explained(self, federation: Federation) -> tuple[Forest, SentModel]:
-        """Return the global forest in the form that sites receive for evaluation."""
+        """Return the global forest, and the form in which sites receive it."""
         forest = self._forest_for(None)
         if federation.columns is not None:
-            raise InputError("parties hold columns of the same rows: feature_importances_ says what matters")
+            raise InputError("parties hold columns of the same rows: use feature_importances_ instead")
         if self.is_private:
-            raise InputError("what columns do cannot be released with noise, and the forest has epsilon")
+            raise InputError("column effects cannot be released with noise, and the forest has epsilon")
         return forest, sent_model(federation, forest, self.draws(federation, []), self.thresholds())

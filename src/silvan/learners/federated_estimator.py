@@ -1,4 +1,4 @@
-"""The base of everything that is fitted on a federation: ``fit``, ``evaluate``, and what scikit-learn's tools ask."""
+"""The base of everything that is fitted on a federation: ``fit``, ``evaluate``, and what scikit-learn's tools need."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 NO_EPSILON = (
-    "of evaluate is for a forest that was fitted with epsilon: noise on metrics hides the test rows, not "
-    "those that the forest tells of"
+    "of evaluate is for a forest that was fitted with epsilon: noise on metrics protects the test rows, not the "
+    "training rows behind the forest"
 )
 
 
@@ -62,14 +62,14 @@ class FederatedEstimator(BaseEstimator, ABC):
     Attributes
     ----------
     schema_
-        What the columns mean, as the sites agreed on it: a ``Schema``.
+        What the columns mean, as agreed by the sites: a ``Schema``.
     rounds_
-        How many rounds of messages ``fit`` took.
+        Number of rounds of messages that ``fit`` took.
     bytes_
-        The bytes of these messages, by site: how many it "sent" and "received".
+        Bytes of these messages by site, "sent" and "received".
     """
 
-    federated_by: ClassVar[str] = "federate_rows"  # what makes a federation for it
+    federated_by: ClassVar[str] = "federate_rows"  # the function that makes a federation for it
     one_table: ClassVar[str] = "for one table use ForestClassifier or ForestRegressor, which take X and y"
 
     schema_: Schema
@@ -92,7 +92,7 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     @property
     def classes_(self) -> np.ndarray:
-        """The classes, in the order of the probabilities; there is no such attribute where a number is predicted."""
+        """The classes in the order of the probabilities; regression models have no such attribute."""
         names = self.known_schema().label.classes
         if names is None:
             raise AttributeError("a learner that predicts a number has no classes_")
@@ -105,7 +105,7 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     @property
     def feature_names_in_(self) -> np.ndarray:
-        """The names of the columns; no such attribute where tables were arrays, whose columns have no names."""
+        """The column names; models of arrays have no such attribute."""
         names = self.known_schema().names
         if names == tuple(f"x{i}" for i in range(len(names))):
             raise AttributeError("the columns have no names: tables were arrays")
@@ -118,7 +118,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         return self.schema_
 
     def __dir__(self) -> list[str]:
-        """List what users call: methods, parameters and, once fitted, results."""
+        """List public methods, parameters and, once fitted, results."""
         fitted = "schema_" in vars(self)
         names = {name for name in super().__dir__() if name in _METHODS or name.startswith("__")}
         results = {name for name in super().__dir__() if fitted and name.endswith("_") and not name.startswith("_")}
@@ -126,14 +126,14 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     # -- fitting
     def fit(self, federation: Federation, y: Any = None) -> Self:
-        """Learn from all sites.
+        """Train on all sites.
 
         Parameters
         ----------
         federation
-            What ``federate_rows`` or ``federate_columns`` made, or a study between machines.
+            A federation from ``federate_rows`` or ``federate_columns``.
         y
-            Not used: a federation knows its label.
+            Unused: a federation knows its label.
 
         Returns
         -------
@@ -167,7 +167,7 @@ class FederatedEstimator(BaseEstimator, ABC):
             convert(name, value.item() if isinstance(value, np.generic) else value, hints[name])
 
     def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
-        """Bind the coordinator to the parameters, at sites of this process: a separate study."""
+        """Make sites in this process enforce the parameters, as a separate study."""
         if not federation.local_sites or not is_registered(type(self)):
             return nullcontext()
         schema, parameters = federation.schema, self.get_params(deep=False)
@@ -183,51 +183,50 @@ class FederatedEstimator(BaseEstimator, ABC):
 
         clusters = not by_rows or parameters.get("clusters") is not None
         text = StudyText(schema.label.name, fixed, schema=schema if by_rows else None, clusters=clusters)
-        trusting = parameters.get("tolerate") == 0  # sites that trust one another need no share to spare
+        trusting = parameters.get("tolerate") == 0  # sites that trust each other need no spare share of the noise
         return holding_to(text, federation.local_sites.values(), tolerate=0 if trusting else 1)
 
     @abstractmethod
     def request_plan(self, federation: Federation) -> RequestPlan:
-        """Return what fitting asks of sites."""
+        """Return the requests of fitting."""
 
     def evaluate(
         self, federation: Federation, table: Any = None, epsilon: float | None = None, *, by: Sequence[str] = ()
     ) -> "pl.DataFrame":
-        """Compare the model with what each site has alone and, in one process, with that of pooled rows.
+        """Compare the model with each site's local model and, in one process, with the pooled model.
 
-        Each site scores its own test part; only metrics and counts leave it. Parties hold columns of the same rows, so
-        the label holder compares scores of the test rows with its labels; what each party would have alone, were it
-        told the label, is known in one process.
+        Each site scores its own test rows; only metrics and counts leave it. In a federation by columns the label
+        holder compares scores of the test rows with its labels, and in one process each party's own model, trained on
+        the label, is the local one.
 
         Parameters
         ----------
         federation
             The federation that the model was fitted on, made with test rows (``test=0.2``).
         table
-            A table with the label to score every model on, in place of the test rows; in one process only.
+            A table with the label to evaluate on instead of the test rows; in one process only.
         epsilon
-            For a model with differential privacy: how much the metrics may tell of a test row, charged to the sites'
-            budgets. Then there is one line, for all sites together: the number of rows has noise, and each metric has a
-            95% interval, noise included. None: metrics are exact, and a site with a privacy budget refuses them.
+            For a model with differential privacy: the epsilon of the metrics, charged to the sites' budgets. The result
+            is then one line for all sites, with a noisy number of rows and a 95% confidence interval for each metric,
+            noise included. None: metrics are exact, and a site with a privacy budget refuses them.
         by
-            Columns of categories, such as ``["sex"]``: subgroups of test rows have lines of their own, as far as
-            sites' policies allow it. A column ``group`` names them; it is empty for all rows.
+            Categorical columns, such as ``["sex"]``: the result has separate lines for these subgroups, as far as
+            sites' policies allow it. The column ``group`` names the subgroup; it is empty for all rows.
 
         Returns
         -------
         polars.DataFrame
-            A line for each site and model, and for all sites together. ``gain`` is how much better a model is than
-            what the site has alone, in AUC (or RMSE: by how much smaller), ``gain_low`` to ``gain_high`` its 95%
-            interval: with 0 in between, it is not significant. There is none for few test rows. ``use`` marks the model
-            that the site should use, where the gain or the loss is significant; otherwise there is no evidence for
-            either. ``positive`` names the positive class of two, which F1, sensitivity, specificity, precision and
-            threshold are about. The column ``guarantee`` of a model with ``epsilon`` says what covers the metrics:
-            "outside" for nothing.
+            A line for each site and model, and for all sites together. ``gain`` is the improvement over the site's
+            local model in AUC (or the reduction of RMSE), and ``gain_low`` to ``gain_high`` its 95% confidence
+            interval: if it contains 0, the gain is not significant. With few test rows there is no interval. ``use``
+            marks the model that the site should use, if the gain or loss is significant. ``positive`` names the
+            positive class of two, which F1, sensitivity, specificity, precision and threshold refer to. For a model
+            with ``epsilon`` the column ``guarantee`` says how the metrics are covered, or "outside" if they are not.
         """
         if not isinstance(federation, Federation):
             raise InputError(
-                f"evaluate takes the federation that the model was fitted on, got {type(federation).__name__}; to "
-                "judge on a table, evaluate(federation, table), or score(X, y)"
+                f"evaluate takes the federation that the model was fitted on, got {type(federation).__name__}; for a "
+                "table, use evaluate(federation, table) or score(X, y)"
             )
         found = self.evaluation(federation, table, epsilon=epsilon, by=by)
         for text in found.warnings:
@@ -243,7 +242,7 @@ class FederatedEstimator(BaseEstimator, ABC):
         epsilon: float | None = None,
         by: Sequence[str] = (),
     ) -> Evaluation:
-        """Evaluate the model as ``evaluate`` does; ``candidates`` are the models to compare, if others than usual."""
+        """Evaluate the model like ``evaluate``; ``candidates`` replace the usual models to compare."""
         if epsilon is not None:
             return self.evaluation_with_noise(federation, table, epsilon, by)
         if self.is_private and table is None and candidates is None:
@@ -262,7 +261,7 @@ class FederatedEstimator(BaseEstimator, ABC):
     def evaluation_with_noise(
         self, federation: Federation, table: Any, epsilon: float, by: Sequence[str]
     ) -> Evaluation:
-        """Evaluate a private model on test rows, for a share of the sites' privacy budgets."""
+        """Evaluate a private model on test rows, at a cost to the sites' privacy budgets."""
         raise InputError.about("epsilon", NO_EPSILON)
 
     @property
@@ -274,45 +273,45 @@ class FederatedEstimator(BaseEstimator, ABC):
     def evaluation_on_test_rows(
         self, federation: Federation, candidates: Sequence[Named], by: Sequence[str]
     ) -> Evaluation:
-        """Evaluate models on the test rows that sites keep."""
+        """Evaluate models on the sites' test rows."""
 
     @abstractmethod
     def compare(self, federation: Federation, candidates: Sequence[Named], rows: EncodedRows) -> Evaluation:
-        """Evaluate models on encoded rows in one place, and at each site what it has alone."""
+        """Evaluate models, including local ones, on encoded rows in one place."""
 
     @abstractmethod
     def candidates(self, federation: Federation) -> list[Named]:
-        """Return the models to compare, by name: this one, the local ones and, in one process, that of all rows."""
+        """Return the models to compare, by name: this one, the local ones and, in one process, the pooled one."""
 
     @property
     def expected_rounds(self) -> int | None:
-        """The most rounds that training can take, where that is known before; for progress bars."""
+        """The maximum number of training rounds, if known in advance; for progress bars."""
         return None
 
     @abstractmethod
     def train(self, federation: Federation) -> None:
-        """Learn from all sites, and set the attributes of a fitted learner."""
+        """Train on all sites, and set the attributes of a fitted learner."""
 
     @abstractmethod
     def result(self) -> Result:
-        """Return what was learned, for run folders and reports."""
+        """Return the result of training, for run folders and reports."""
 
     def restore(self, forests: Mapping[str, Forest], sites: Sequence[str], threshold: float | None) -> bool:
-        """Take the forests of an earlier fit (``Result.to_keep``); return False if only a new fit will do."""
+        """Restore the forests of an earlier fit (``Result.to_keep``); return False if a new fit is needed."""
         return False
 
     @abstractmethod
     def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
     ) -> RequestPlan:
-        """Return what an evaluation asks of sites, with noise for ``epsilon`` or, if None, without."""
+        """Return the requests of an evaluation, with noise if ``epsilon`` is given."""
 
     def explanation_plan(self, importance: bool, columns: Sequence[str]) -> RequestPlan:
-        """Return what ``explained`` asks of sites."""
+        """Return the requests of ``explained``."""
         return RequestPlan(())
 
     def explained(
         self, federation: Federation, importance: bool, columns: Sequence[str], by: Sequence[str]
     ) -> ColumnEffects:
         """Return the importance of columns and the dependence of predictions on some of them, if requested."""
-        raise InputError("which columns matter is known of a forest for all sites, and there is none here")
+        raise InputError("column effects need a forest for all sites, and this model has none")

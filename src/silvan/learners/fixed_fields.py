@@ -1,8 +1,7 @@
-"""What a learner's parameters fix of the requests that it makes: the values of fields declared ``Fixed``.
+"""What a learner's parameters fix in its requests: the values of fields declared ``Fixed``.
 
-Sites hold a coordinator to these (``privacy/terms.py``), so no learner is imported here, and what only one algorithm
-needs is imported where it is used. A value is what a field must hold, or a function that tells
-whether a value is allowed.
+Sites enforce these (``privacy/terms.py``), so no learner is imported here, and what only one algorithm needs is
+imported where it is used. A value is what a field must hold, or a function that returns whether a value is allowed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from silvan.algorithms.evaluation.candidates import Candidate
     from silvan.algorithms.evaluation.column_effects import ColumnGrid
 
-REPEATS = 5  # how often columns are shuffled to measure what they matter
+REPEATS = 5  # how often each column is shuffled to measure its importance
 
 
 def fixed_fields(
@@ -32,10 +31,12 @@ def fixed_fields(
     dependence: Sequence[str] = (),
     epsilon: float = 0.0,
     repeats: int = REPEATS,
+    training: bool = False,
 ) -> dict[str, Any]:
-    """Return what a learner's parameters, by name, fix: ``by`` and ``dependence`` are columns of its evaluation.
+    """Return what a learner's parameters fix; ``by`` and ``dependence`` are columns of its evaluation.
 
-    ``epsilon`` is the most that one request of the evaluation may spend on noise.
+    ``epsilon`` is the maximum epsilon of one request of the evaluation. Columns are shuffled ``repeats`` times, in test
+    rows or in ``training`` rows.
     """
     most = max(epsilon, parameters.get("epsilon") or 0.0)
     fixed: dict[str, Any] = {"epsilon": lambda one: 0.0 < one <= most}
@@ -45,15 +46,15 @@ def fixed_fields(
 
     fixed["by"] = places_of(schema, by)
     fixed["grids"] = _grids_of(schema, dependence)
-    fixed["repeats"] = repeats
+    fixed["repeats"], fixed["training"] = repeats, training
     fixed["feature_key"] = make_key(random_state, "features")
     fixed |= _of_boosting(parameters) if "min_samples_split" not in parameters else _of_forests(parameters, schema)
     return fixed
 
 
 def fixed_for_parties(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the parameters of a learner by columns fix: no party knows the columns of the others."""
-    # of the label, or of all columns; and what the coordinator alone draws by
+    """Return what the parameters of a learner over columns fix: no party knows the columns of the others."""
+    # these depend on the label or on all columns, or are used by the coordinator alone
     free = {"criterion", "class_weight", "monotonic_cst", "max_features"}
     names = Settings.__dataclass_fields__.keys() - free
     wanted = Settings(**{name: parameters[name] for name in names & parameters.keys()})
@@ -77,7 +78,7 @@ def fixed_for_parties(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def forest_settings(parameters: Mapping[str, Any], schema: Schema) -> Settings:
-    """Return the settings of trees for a schema; raise ``InputError`` where the two do not fit."""
+    """Return the settings of trees for a schema; raise ``InputError`` if they do not fit."""
     criterion = parameters.get("criterion")
     chosen = OBJECTIVES.get(str(criterion))
     task = schema.label.task
@@ -138,7 +139,7 @@ def _of_forests(parameters: Mapping[str, Any], schema: Schema) -> dict[str, Any]
     fixed = {
         "n_trees": lambda n: 1 <= n <= settings.n_estimators,
         "bootstrap": settings.row_sampling,
-        "min_leaf": lambda n: n in (least, max(FLOOR, least)),  # leaves that sites re-estimate are larger
+        "min_leaf": lambda n: n in (least, max(FLOOR, least)),  # re-estimated leaves are larger
         "max_bins": settings.max_bins,
         "measure": measures,
         "settings": lambda given: given.n_estimators <= settings.n_estimators and alike(given),
@@ -176,9 +177,9 @@ def _fits_leaves(parameters: Mapping[str, Any]) -> bool:
 
 
 def _like(settings: Settings, n_classes: int) -> Callable[[Settings], bool]:
-    """Allow settings that differ only in values that follow from sums, or that disclose nothing about rows.
+    """Allow settings that differ only in values that follow from sums or disclose nothing about rows.
 
-    That is the number of trees, which sites share, balanced weights, and how trees are combined.
+    These are the number of trees, balanced weights, and how trees are combined.
     """
 
     def fits(given: Settings) -> bool:
@@ -192,7 +193,7 @@ def _like(settings: Settings, n_classes: int) -> Callable[[Settings], bool]:
 
 
 def _measures(settings: Settings, schema: Schema) -> Callable[[Measure], bool]:
-    """Allow measures of the criterion; balanced weights, all rows' mass and a number's bounds follow from sums."""
+    """Allow measures of the criterion; balanced weights, total mass and bounds of a number follow from sums."""
     n_classes = schema.n_classes
     weighted = settings.class_weight is not None
 
@@ -204,7 +205,7 @@ def _measures(settings: Settings, schema: Schema) -> Callable[[Measure], bool]:
 
 
 def _candidates(local: Callable[["Candidate"], bool]) -> Callable[[Sequence["Candidate"]], bool]:
-    """Allow models that are sent, and what the study grows at the site alone."""
+    """Allow models that are sent, and the study's local models."""
     from silvan.algorithms.evaluation.candidates import PersonalModel, SentModel
 
     return lambda given: all(isinstance(one, SentModel | PersonalModel) or local(one) for one in given)

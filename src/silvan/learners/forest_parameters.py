@@ -12,7 +12,7 @@ from silvan.learners.parameters import Parameters, Positive, declared
 
 @declared
 class ForestParameters(Parameters):
-    """What all forests have.
+    """Parameters of all forests.
 
     Parameters
     ----------
@@ -20,47 +20,45 @@ class ForestParameters(Parameters):
         Number of trees.
     criterion
         "gini", "entropy" or "log_loss" (the same as "entropy") for classes, "squared_error" for a number, "log_rank"
-        for times. None: gini, squared error or log-rank, as the label is.
+        for times. None: gini, squared error or log-rank, depending on the label.
     max_depth
         Levels of splits; None grows until leaves are pure or too small to split.
     min_samples_split
-        Fewest rows in a node that is split. Rows are counted, not weights.
+        Minimum number of rows in a node that is split. Rows are counted, not weights.
     min_samples_leaf
-        Fewest rows in a leaf.
+        Minimum number of rows in a leaf.
     max_features
-        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. If a noise-free rule
-        determines the label, half or all features work better, see docs/faq.md.
+        Features tried at a node: "sqrt", "log2", a whole number, a share, or None for all. If the label follows a rule
+        without noise, half or all features work better, see docs/faq.md.
     max_bins
-        Maximum number of bins per numeric column in one tree, up to
-        255. Trees differ in their cut points: with 64 bins each they
-        have about 250 in all.
+        Maximum number of bins per numeric column in one tree, up to 255. Cut points differ between trees: with 64 bins
+        each, they have about 250 in total.
     bootstrap
         Grow each tree on its own sample of rows, without replacement: each row with probability 1 - 1/e. The
         ``random_state`` of the federation, or of the study, decides which.
     class_weight
-        None, "balanced", or weights by class, as ``{"no": 1.0, "yes": 2.0}``; a class that is not named has weight 1.
-        "balanced" gives every class the same weight in sum, by the rows of all sites: where sites grow trees of their
-        own, these are counted in a sum first, one round more.
+        None, "balanced", or weights by class, as ``{"no": 1.0, "yes": 2.0}``; other classes have weight 1. "balanced"
+        gives every class the same total weight over all sites. If sites grow local trees, this takes one more round,
+        which sums the class counts.
     random_state
         A whole number that decides which features are sampled: the same number gives the same forest on the same
-        federation. In a study file, the study's unless given.
+        federation. In a study file, the default is the study's ``random_state``.
     feature_sampling
         "node" samples features at every node, "tree" once for a tree.
     threshold
-        Decision threshold, for two classes: the score at which the positive one is predicted. A number; or "youden" or
-        "f1", where sensitivity plus specificity, or F1, is best on training rows that are each scored by trees which
-        did not learn from it: one round more, see docs/figures.md#rare-classes; ``threshold_`` is then what was chosen.
-        None: the most probable class.
+        Decision threshold for two classes: the score from which the positive class is predicted. A number; or "youden"
+        or "f1" to maximise sensitivity plus specificity, or F1, on out-of-bag training rows, which takes one more round
+        (see docs/figures.md#rare-classes) and sets ``threshold_``. None: predict the most probable class.
     max_samples
-        A share f of the rows, for smaller trees: each row is then in a tree with probability 1 - exp(-f), as many as a
-        bootstrap sample of that share would have. None: 1. A number of rows, which scikit-learn takes too, is not known
-        to sites, each of which samples by itself.
+        A share f of the rows, for smaller trees: each row is in a tree with probability 1 - exp(-f), as in a bootstrap
+        sample of that share. None: 1. Unlike in scikit-learn, it cannot be a number of rows, because each site samples
+        by itself.
     monotonic_cst
-        Which way predictions may go with a column: 1 up, -1 down, 0 either; a number for each column, or numbers by
-        name, as ``{"age": 1, "dose": -1}``. For a number or two classes, and then of the probability of the second; not
-        for columns of categories.
+        Direction in which predictions may change with a column: 1 up, -1 down, 0 either; a number for each column, or
+        numbers by name, as ``{"age": 1, "dose": -1}``. For regression or two classes (the probability of the second);
+        not for categorical columns.
     time_bins
-        For survival: the most times that curves have, ends of bins with about equally many events. See
+        For survival: the maximum number of times in a curve, which are ends of bins with about equally many events. See
         docs/survival.md.
     """
 
@@ -83,13 +81,13 @@ class ForestParameters(Parameters):
 
 @declared
 class VotingForestParameters(ForestParameters):
-    """What forests have whose trees may vote.
+    """Parameters of forests whose trees may vote.
 
     Parameters
     ----------
     vote
-        "soft" predicts the class of the highest mean probability, "hard" the one that most trees vote for, the first of
-        equal ones; ``predict_proba`` is the mean in both cases. "hard" is for classes.
+        "soft" predicts the class with the highest mean probability, "hard" the class with most votes (the first of
+        equal ones). ``predict_proba`` returns the mean in both cases. "hard" is for classification.
     """
 
     vote: Literal["soft", "hard"] = "soft"
@@ -97,16 +95,16 @@ class VotingForestParameters(ForestParameters):
 
 @declared
 class ReliabilityParameters(Parameters):
-    """Mixin of forests over rows that quantify the reliability of their scores.
+    """Parameters of forests over rows that quantify the reliability of their scores.
 
     Parameters
     ----------
     calibrate
-        Calibrate probabilities by training rows that are each scored by trees which did not learn from them: one curve
-        for all sites, from a sum, which each site adjusts to its own rows and keeps. Rows keep their order by score,
-        see docs/calibration.md. None: only AutoForest does, unless it has ``class_weight`` or no ``bootstrap``.
+        Calibrate probabilities on out-of-bag training rows: one curve for all sites, from a sum, which each site
+        adjusts to its own rows and keeps. The ranking of rows stays the same, see docs/calibration.md. None: AutoForest
+        calibrates unless it has ``class_weight`` or no ``bootstrap``; other forests do not.
     intervals
-        Sum the errors of such rows for ``predict_interval``, ``predict_quantiles`` and ``predict_set``. See
+        Sum out-of-bag errors for ``predict_interval``, ``predict_quantiles`` and ``predict_set``. See
         docs/calibration.md.
     """
 

@@ -40,12 +40,13 @@ from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
 _WITH_NOISE = (
-    "to be evaluated at an accounted cost, pass evaluate(..., epsilon=...), or set epsilon in [evaluation] of a study"
+    "to evaluate it within the privacy budget, pass evaluate(..., epsilon=...), or set epsilon in [evaluation] of the "
+    "study"
 )
 
 
 class HistogramForest(HistogramForestParameters, Learner):
-    """A forest grown from summed histograms: exactly the one that all rows in one place would give.
+    """A forest grown from summed histograms, identical to the forest of the pooled rows.
 
     A level of all trees takes one round of messages, so ``max_depth`` is limited by default. With ``epsilon`` the
     forest is differentially private, and ``privacy_`` accounts for it (docs/privacy.md).
@@ -72,7 +73,7 @@ class HistogramForest(HistogramForestParameters, Learner):
 
     @property
     def expected_rounds(self) -> int | None:
-        """The most rounds that training can take, where that is known before."""
+        """The maximum number of training rounds, if known in advance."""
         return None if self.max_depth is None else int(self.max_depth) + 2 + self.rounds_to_trust
 
     def check(self) -> None:
@@ -82,11 +83,11 @@ class HistogramForest(HistogramForestParameters, Learner):
             raise InputError.about("vote", "must be 'soft' with epsilon: noisy leaves are averaged, not counted")
         if self.monotonic_cst is not None and (self.epsilon is not None or self.bins != "shared"):
             raise InputError.about(
-                "monotonic_cst", "is for bins='shared' and no epsilon: sums that are not exact tell no order"
+                "monotonic_cst", "is for bins='shared' without epsilon: order cannot be kept with inexact sums"
             )
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models sampled; those of a private forest are not known."""
+        """Return which rows the trees of models sampled; unknown for a private forest."""
         found = super().draws(federation, candidates)
         if self.epsilon is None and self.forest_ is not None:
             found[self.forest_.hash] = RowSamples((len(self.forest_),), bootstrap=self.row_sampling())
@@ -102,7 +103,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
+        """Return the requests that fitting may make."""
         if self.epsilon is not None:
             return self._private_kinds(schema)
         if self.bins == "shared":
@@ -110,7 +111,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         return AdaptiveLevel, AdaptiveLeaves, *asks_for_threshold(self.threshold)
 
     def _private_kinds(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages of a private form; some of them are asked only where there are rows enough."""
+        """Return the requests of a private forest; some are made only if there are enough rows."""
         if self.private != "tables":
             return (noisy_levels.NoisyLevel if self.private == "levels" else noisy_rows.DisguisedLevel,)
         people = () if self.n_rows is not None else (table_counts.CountPeople,)
@@ -118,7 +119,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         return (*people, table_counts.CountColumns, table_counts.CountTables, *last)
 
     def request_plan(self, federation: Federation) -> RequestPlan:
-        """Return what fitting asks of sites; raise ``InputError`` where no private forest can be fitted."""
+        """Return the requests of fitting; raise ``InputError`` if no private forest can be fitted."""
         request_plan = super().request_plan(federation)
         if self.epsilon is None:
             return request_plan
@@ -135,7 +136,7 @@ class HistogramForest(HistogramForestParameters, Learner):
     def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
     ) -> RequestPlan:
-        """Return what ``evaluate`` asks of sites, with noise for ``epsilon`` or, if None, without."""
+        """Return the requests of ``evaluate``, with noise if ``epsilon`` is given."""
         request_plan = super().evaluation_plan(federation, by)
         if epsilon is None:
             return request_plan if self.epsilon is None else replace(request_plan, hint=_WITH_NOISE)
@@ -143,7 +144,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         if self.epsilon is None:
             raise InputError.about("epsilon", NO_EPSILON)
         sharers = self._placing(federation).sharers
-        models = 2  # what training asked for scores by, and the forest
+        models = 2  # the model that training scored rows by, and the forest
         kinds = (CountByScoreWithNoise,)
         return replace(request_plan, kinds=kinds, epsilon=float(epsilon), sharers=sharers, models=models)
 
@@ -151,11 +152,11 @@ class HistogramForest(HistogramForestParameters, Learner):
         self, federation: Federation, settings: Settings, key: np.ndarray, epsilon: float
     ) -> tuple[Forest, Privacy]:
         if self.bins != "shared":
-            raise InputError.about("bins", "must be 'shared' with epsilon: adaptive bins show values of rows")
+            raise InputError.about("bins", "must be 'shared' with epsilon: adaptive bins reveal values of rows")
         if not all(site.samples_singly for site in federation.local_sites.values()):
             warn_user(
-                "the rows held out for evaluation were sampled by class, so one row more moves others, and epsilon "
-                "does not cover that; it covers all with a given schema and test_by='row'"
+                "test rows were sampled by class, so that one more row moves others, which epsilon does not cover; "
+                "with a given schema and test_by='row' it covers everything"
             )
         rounds = Rounds(federation, federation.schema, epsilon, self._placing(federation))
         if self.private == "tables":
@@ -163,7 +164,7 @@ class HistogramForest(HistogramForestParameters, Learner):
         if self.private == "levels":
             return noisy_levels.fit(rounds, settings, key, self.n_rows), rounds.account()
         if self.noise is not None:
-            raise InputError.about("noise", "is for sums; private='input' always adds it to rows, at their site")
+            raise InputError.about("noise", "is for sums; private='input' always adds noise to rows at their site")
         return noisy_rows.fit(rounds, settings, key)
 
     @property
@@ -174,13 +175,11 @@ class HistogramForest(HistogramForestParameters, Learner):
     def evaluation_with_noise(
         self, federation: Federation, table: Any, epsilon: float, by: Sequence[str]
     ) -> Evaluation:
-        """Evaluate a private forest on test rows, for a share of the sites' privacy budgets."""
+        """Evaluate a private forest on test rows, at a cost to the sites' privacy budgets."""
         if by:
             raise InputError.about("by", "is for exact metrics; leave it or epsilon out")
         if table is not None:
-            raise InputError.about(
-                "epsilon", "is for the sites' test rows; leave it out to judge on a table of your own"
-            )
+            raise InputError.about("epsilon", "is for the sites' test rows; leave it out to evaluate on a table")
         forest = self._forest_for(None)
         if federation.local_sites and not any(site.test for site in federation.local_sites.values()):
             raise InputError(NO_TEST_ROWS)
@@ -195,7 +194,7 @@ class HistogramForest(HistogramForestParameters, Learner):
 class PooledForest(PooledForestParameters, HistogramForest):
     """The forest of all sites' rows in one place: a baseline, for federations in this process only.
 
-    It takes the parameters of a ``HistogramForest``, so that one can be compared with the other.
+    It takes the parameters of a ``HistogramForest``, so that the two can be compared.
 
     Examples
     --------
@@ -211,7 +210,7 @@ class PooledForest(PooledForestParameters, HistogramForest):
     chooses_threshold: ClassVar[bool] = False
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return no kinds of messages: nothing is asked."""
+        """Return nothing: there are no requests."""
         return ()
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
@@ -222,18 +221,18 @@ class PooledForest(PooledForestParameters, HistogramForest):
         self.forests_ = dict.fromkeys(federation.active, self.forest_)
 
 
-# -- trees that each site grows on its own rows
+# -- local trees
 class LocalForest(LocalForestParameters, Learner):
     """A local forest at each site: what a site has without joining.
 
-    A baseline, for federations in this process only. There is no global forest, so predictions name their site.
+    A baseline, for federations in this process only. There is no global forest, so predictions need ``site=``.
 
     Attributes
     ----------
     forest_
         None: there is no global forest.
     forests_
-        Each site's own forest, by site.
+        Each site's local forest, by site.
 
     Examples
     --------
@@ -249,13 +248,13 @@ class LocalForest(LocalForestParameters, Learner):
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
         """Grow the forest."""
         if not federation.local_sites:
-            raise InputError("LocalForest shows every site's forest: a federation in this process is needed")
+            raise InputError("LocalForest needs a federation in this process, because it shows every site's forest")
         self.forest_ = None
         self.forests_ = local_models(federation, self.schema_, settings, feature_key)
 
 
 class MergedForest(MergedForestParameters, Learner):
-    """Sites' own trees put together: one round, and only trees travel.
+    """A forest of all sites' local trees: one round, and only trees travel.
 
     Attributes
     ----------
@@ -278,18 +277,18 @@ class MergedForest(MergedForestParameters, Learner):
 
     @property
     def expected_rounds(self) -> int | None:
-        """The most rounds that training can take, where that is known before."""
+        """The maximum number of training rounds, if known in advance."""
         more = (self.class_weight == "balanced") + self.rounds_to_trust
         return 1 + 2 * bool(self.refit_leaves) + more
 
     def asks(self, schema: Schema) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of sites."""
+        """Return the requests that fitting may make."""
         counted = (CountLeafRows, CountLeafLabels) if self.refit_leaves else ()
         chosen = asks_for_threshold(self.threshold)
         return (*asks_for_classes(self.class_weight), merged_forest.GrowTrees, *counted, *chosen)
 
     def draws(self, federation: Federation, candidates: Sequence[Named]) -> dict[str, RowSamples]:
-        """Return which rows the trees of models sampled; not known where a site was lost on the way."""
+        """Return which rows the trees of models sampled; unknown if a site was lost on the way."""
         found = super().draws(federation, candidates)
         influence = merged_forest.Influence(self.weights, self.equal, self.max_trees)
         n_trees = influence.trees_by_site(self.n_estimators, federation.active, federation.rows)

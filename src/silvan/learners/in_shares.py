@@ -1,6 +1,6 @@
-"""The base of learners for columns: the coordinator keeps a part of the model, and every party its share.
+"""The base of learners over columns: the coordinator keeps a part of the model, and every party its share.
 
-A saved model is a folder with the coordinator's part, and every party's share in a file of its own.
+A saved model is a folder with one file for the coordinator's part and one for each party's share.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ class ScoredRows(NamedTuple):
 
         clash = [name for name in answers if name in self.frame.columns]
         if clash:
-            raise InputError(f"the id column is called {clash[0]!r}, like an answer; rename it")
+            raise InputError(f"the id column has the name of a result column, {clash[0]!r}; rename it")
         return pl.concat([self.frame[:, :1], pl.DataFrame(answers), self.frame[:, 1:]], how="horizontal")
 
 
@@ -64,15 +64,15 @@ class InShares(FederatedEstimator):
     """A learner for parties that hold columns of the same rows."""
 
     federated_by: ClassVar[str] = "federate_columns"
-    file: ClassVar[str]  # that has the coordinator's part
-    model_type: ClassVar[Any]  # of the coordinator's part
+    file: ClassVar[str]  # name of the file with the coordinator's part
+    model_type: ClassVar[Any]  # type of the coordinator's part
     share_type: ClassVar[Any]
-    scored_by: ClassVar[type[Request]]  # what predictions ask
+    scored_by: ClassVar[type[Request]]  # the request of predictions
     prediction_tasks: ClassVar[int] = 1
 
-    shares_: dict[str, Any]  # of the parties whose shares are known here
+    shares_: dict[str, Any]  # by party, where known here
     threshold_: float | None = None
-    lacking_: dict[str, int]  # rows that a party lacked in the last prediction
+    lacking_: dict[str, int]  # rows missing at each party in the last prediction
 
     _kept: ModelInShares | None = None
 
@@ -84,7 +84,7 @@ class InShares(FederatedEstimator):
         return self._kept
 
     def keep(self, model: ModelInShares, shares: dict[str, Any]) -> None:
-        """Take the coordinator's part, and the shares that are known here."""
+        """Set the coordinator's part, and the shares that are known here."""
         self._kept, self.shares_ = model, shares
         self.schema_ = model.named_schema(self.share_schemas)
 
@@ -100,14 +100,14 @@ class InShares(FederatedEstimator):
 
     @property
     def named_columns(self) -> Schema:
-        """The schema of the columns that are known by name."""
+        """The schema of the columns whose names are known here."""
         return Schema(tuple(f for own in self.share_schemas.values() for f in own.features), self.schema_.label)
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the model and of all parties' shares: the same for the same model.
+        """A hash of the model and of all parties' shares, equal for equal models.
 
-        Where shares are not known here it is one of the coordinator's part alone, which differs from run to run.
+        If shares are unknown here, it is a hash of the coordinator's part only, which differs from run to run.
         """
         return self._whole_fingerprint() if self.is_whole else hash_of([self.kept.to_bytes()])
 
@@ -115,11 +115,11 @@ class InShares(FederatedEstimator):
     def _whole_fingerprint(self) -> str:
         """Return the hash of a model whose shares are all known."""
 
-    # -- what parties are asked
+    # -- requests to parties
     def asked(
         self, kinds: tuple[type[Request], ...], tasks: int | None = None, min_leaf: int | None = None
     ) -> RequestPlan:
-        """Return what this learner is about to ask of parties, for an announcement."""
+        """Return the plan of some requests to parties, for an announcement."""
         settings = repr([type(self).__name__, sorted(self.get_params(deep=False).items(), key=str)])
         tasks = self.prediction_tasks if tasks is None else tasks
         return RequestPlan(kinds, min_leaf=min_leaf, settings=settings, tasks=tasks)
@@ -127,11 +127,11 @@ class InShares(FederatedEstimator):
     def evaluation_plan(
         self, federation: Federation, by: Sequence[str] = (), epsilon: float | None = None
     ) -> RequestPlan:
-        """Return what an evaluation on the test rows asks of parties."""
+        """Return the requests of an evaluation on the test rows."""
         return self.asked((self.scored_by, EvaluateScores))
 
     def prediction_plan(self) -> RequestPlan:
-        """Return what predictions of new rows, which the label holder keeps, ask of parties."""
+        """Return the requests of predictions of new rows, which the label holder keeps."""
         return self.asked((self.scored_by, KeepPredictions))
 
     # -- prediction
@@ -145,12 +145,12 @@ class InShares(FederatedEstimator):
 
     @abstractmethod
     def answers(self, X: np.ndarray, absent: np.ndarray) -> Answer:
-        """Score encoded rows of all columns, some of which may be absent, where all shares are known."""
+        """Score encoded rows of all columns, some of which may be absent; needs all shares."""
 
     def send_predictions(self, federation: Federation, digests: np.ndarray) -> int:
-        """Send the model's predictions to the label holder, which writes them with IDs; return their number.
+        """Send the model's predictions to the label holder, which writes them with ids; return their number.
 
-        Where only the label holder knows what leaves are worth, it is sent leaves, and nobody else sees predictions.
+        If only the label holder knows leaf values, it receives leaves, and nobody else sees predictions.
         """
         with federation.working_on(f"predicting by {type(self).__name__}"):
             return keep_predictions(federation, self.kept, digests, self.found(federation, digests))
@@ -162,7 +162,7 @@ class InShares(FederatedEstimator):
         return scored.with_answers({"prediction": self.named(scored.scores)})
 
     def decided(self, found: RowScores) -> np.ndarray:
-        """Return the codes of the classes that are decided on by scores, or the numbers."""
+        """Return the predicted class codes, or the numbers."""
         if self.schema_.label.classes is None:
             return found.scores[:, 0]
         if found.decided is not None:
@@ -171,18 +171,18 @@ class InShares(FederatedEstimator):
         return found.scores.argmax(axis=1) if at is None else decided_at(at, found.scores, positive)
 
     def named(self, decided: np.ndarray) -> Any:
-        """Return classes by their codes, or numbers as they are."""
+        """Return classes for their codes; numbers stay as they are."""
         classes = self.schema_.label.classes
         return decided if classes is None else [classes[code] for code in decided]
 
     def probabilities_by_id(self, federation: Federation, *, incomplete: bool = False) -> "pl.DataFrame":
-        """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
+        """Return class probabilities of the rows of a federation: a data frame of ids and one column per class."""
         classes = self.check_classes()
         scored = self._score_by_id(federation, lambda found: found.scores, incomplete)
         return scored.with_answers({str(name): scored.scores[:, code] for code, name in enumerate(classes)})
 
     def check_classes(self) -> tuple[Any, ...]:
-        """Return the classes; raise ``InputError`` for a model of a number, and before ``fit``."""
+        """Return the classes; raise ``InputError`` for regression, and before ``fit``."""
         _ = self.kept
         if self.schema_.label.classes is None:
             raise InputError("predict_proba is for classification; this model predicts a number")
@@ -191,14 +191,16 @@ class InShares(FederatedEstimator):
     def _score_by_id(
         self, federation: Federation, answer: Callable[[RowScores], np.ndarray], incomplete: bool
     ) -> ScoredRows:
-        """Score the rows in common, or all rows that any party has, and take something of the scores."""
+        """Score the common rows, or all rows of any party, and apply a function to the scores."""
         import polars as pl
 
         columns = columns_of(federation)
         digests, lacking = columns.common, {}
         if incomplete:
             if columns.known is None:
-                raise InputError("incomplete=True needs match='keyed': with 'psi' nobody knows the rows not in common")
+                raise InputError(
+                    "incomplete=True needs match='keyed': with 'psi' rows that are not in common are unknown"
+                )
             digests = all_digests(columns.known)
             absent = {party: find_digests(known, digests) < 0 for party, known in columns.known.items()}
             self.lacking_ = {party: int(rows.sum()) for party, rows in absent.items()}
@@ -215,10 +217,10 @@ class InShares(FederatedEstimator):
     def evaluation_on_test_rows(
         self, federation: Federation, candidates: Sequence[Named], by: Sequence[str]
     ) -> Evaluation:
-        """Evaluate the model on test rows that all parties score, and whose labels the label holder has.
+        """Evaluate the model on test rows that all parties score and whose labels the label holder has.
 
-        In one process it is compared with what each party has alone, were it told the label, and with the model of the
-        joined table. All parties have the same rows, so they have the same metrics.
+        In one process it is compared with each party's own model, trained on the label, and with the model of the
+        joined table. All parties have the same rows, and therefore the same metrics.
         """
         columns, kept = columns_of(federation), self.kept
         if columns.label_holder is None:
@@ -239,8 +241,8 @@ class InShares(FederatedEstimator):
     def save(self, folder: str | Path) -> None:
         """Write the coordinator's part and every share known here, each to a separate file.
 
-        A party can take its own file away, or delete it: the other files hold nothing about its columns.
-        The coordinator's part is written last, so a folder that was not finished holds no model.
+        A party can remove or delete its own file: the other files contain nothing about its columns. The coordinator's
+        part is written last, so an unfinished folder holds no model.
         """
         model, folder = self.kept, Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -252,7 +254,7 @@ class InShares(FederatedEstimator):
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read what ``save`` wrote; shares that are not there are not known."""
+        """Read what ``save`` wrote; missing shares are unknown."""
         folder, shares = Path(folder), {}
         model = _read_part(folder / cls.file, cls.model_type.from_bytes)
         for party in model.parties:
@@ -271,7 +273,7 @@ class InShares(FederatedEstimator):
 
 
 def hash_of(parts: Iterable[bytes]) -> str:
-    """Return a hash of several parts, each of any length."""
+    """Return a hash of several parts of any length."""
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The learner of linear models: regression on columns that stay with their parties, a baseline of vertical forests."""
+"""Linear models as a learner: regression on columns that stay with their parties, a baseline of vertical forests."""
 
 import warnings
 from collections.abc import Sequence
@@ -50,22 +50,22 @@ if TYPE_CHECKING:
 
 
 class VerticalLinear(VerticalLinearParameters, InShares):
-    """Logistic or linear regression, as the label is, of columns that stay with their parties.
+    """Logistic or linear regression, depending on the label, on columns that stay with their parties.
 
-    With a ridge penalty; the same as scikit-learn's ``Ridge`` or ``LogisticRegression`` on the joined table, up to
-    ``tol``. Columns are put on one scale (mean 0, standard deviation 1 on the training rows) by the party that holds
-    them; categories are columns of zeros and ones, and a missing value stands at the mean, with a column that tells so.
+    It has a ridge penalty and equals scikit-learn's ``Ridge`` or ``LogisticRegression`` on the joined table, up to
+    ``tol``. Each party standardises its columns (mean 0, standard deviation 1 on the training rows); categories become
+    columns of zeros and ones, and a missing value becomes the mean, with an indicator column.
 
     Attributes
     ----------
     model_
-        What the coordinator keeps: the constant, and which party holds which columns.
+        The coordinator's part: the constant, and which party holds which columns.
     shares_
-        The coefficients of each party whose coefficients are known here, by party; ``coefficients`` lists them.
+        The coefficients of each party, where known here; ``coefficients`` lists them.
     n_iter_
         Number of steps taken.
     lacking_
-        Number of rows that each party lacked in the last prediction with ``incomplete=True``.
+        Number of rows missing at each party in the last prediction with ``incomplete=True``.
 
     Examples
     --------
@@ -95,22 +95,22 @@ class VerticalLinear(VerticalLinearParameters, InShares):
 
     @property
     def model_(self) -> LinearModel:
-        """What the coordinator keeps."""
+        """The coordinator's part of the model."""
         model: LinearModel = self.kept
         return model
 
     def request_plan(self, federation: Federation) -> RequestPlan:
-        """Return the requests of fitting to parties, known before the agreement."""
+        """Return the requests of fitting, known before the agreement."""
         return self.asked(linear_fit.ASKS, tasks=1)
 
     def train(self, federation: Federation) -> None:
-        """Learn from all parties' columns."""
+        """Train on all parties' columns."""
         columns, alpha, tol, most = columns_of(federation), float(self.alpha), float(self.tol), int(self.max_iter)
         found = linear_fit.fit(federation, columns, columns.schema, alpha=alpha, tol=tol, max_iter=most)
         if not found.converged:
             warnings.warn(
-                f"stopped after {found.steps} steps, before a step would have changed predictions by less than "
-                f"tol={self.tol:g}; raise max_iter or alpha, or leave out columns that say the same",
+                f"stopped after {found.steps} steps without converging to tol={self.tol:g}; raise max_iter or "
+                "alpha, or leave out redundant columns",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -121,7 +121,7 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         self.keep(found.model, shares)
 
     def result(self) -> Result:
-        """Return what was learned."""
+        """Return the result."""
         return Result(self.rounds_, self.bytes_, None, shared=SharedModel(self.fingerprint, 0, 0, self.save))
 
     def _whole_fingerprint(self) -> str:
@@ -134,16 +134,16 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         return hash_of(parts)
 
     def answers(self, X: np.ndarray, absent: np.ndarray) -> Answer:
-        """Score encoded rows of all columns, where all shares are known; an absent column counts as missing."""
+        """Score encoded rows of all columns; needs all shares; an absent column counts as missing."""
         return _answer(self.score_rows(X))
 
     # -- the coefficients, where they are known
     def coefficients(self) -> "pl.DataFrame":
-        """List the coefficients of all columns whose party's share is known here.
+        """List the coefficients of all columns of parties whose shares are known here.
 
-        They are of columns of mean 0 and standard deviation 1; ``mean`` and ``deviation`` say what these were (a
-        column that never varies has none). With more than two classes there is a column a class. A number that is
-        predicted is taken in standard deviations, too.
+        They refer to standardised columns; ``mean`` and ``deviation`` are those of the original columns (a constant
+        column has no deviation). With more than two classes there is one column per class. A numeric target is
+        standardised as well.
         """
         import polars as pl
 
@@ -167,24 +167,24 @@ class VerticalLinear(VerticalLinearParameters, InShares):
         Parameters
         ----------
         X
-            The federation; or a joined table, where all shares are known.
+            The federation; or a joined table, if all shares are known.
         incomplete
-            Also predict rows that some parties lack, whose columns then count as missing. A column ``lacking`` names
-            these parties, and ``lacking_`` counts the rows that each lacks.
+            Also predict rows that some parties do not have; their columns count as missing. The column ``lacking``
+            names these parties, and ``lacking_`` counts the missing rows of each.
         """
         if isinstance(X, Federation):
             return self.predict_by_id(X, incomplete=incomplete)
         return np.asarray(self.named(self.decided(RowScores(self._on_table(X)))))
 
     def predict_proba(self, X: Any, incomplete: bool = False) -> Any:
-        """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
+        """Return class probabilities of the rows of a federation: a data frame of ids and one column per class."""
         if isinstance(X, Federation):
             return self.probabilities_by_id(X, incomplete=incomplete)
         self.check_classes()
         return self._on_table(X)
 
     def found(self, federation: Federation, digests: np.ndarray) -> RowScores:
-        """Return what the label holder is sent of rows: their scores."""
+        """Return what the label holder receives for rows: their scores."""
         model = self.kept
         restore_shares(federation, model, linear_key(model.model), self.shares_, self.share_schemas)
         with federation.working_on(f"predicting by {type(self).__name__}"):
@@ -213,11 +213,11 @@ class VerticalLinear(VerticalLinearParameters, InShares):
 
     # -- evaluation
     def candidates(self, federation: Federation) -> list[Named]:
-        """Return no models: what this one is compared with is fitted on rows at hand."""
+        """Return no models: the models to compare with are fitted on rows at hand."""
         return []
 
     def compare(self, federation: Federation, candidates: Sequence[Named], rows: EncodedRows) -> Evaluation:
-        """Compare this model, the parties' own and that of the joined table on encoded rows of all columns."""
+        """Compare this model, the parties' own models and that of the joined table on encoded rows of all columns."""
         X, y, _ = rows
         schema, own, key = self.schema_, federation.owners, make_key(0, "resamples")
         learned = joined(federation, columns_of(federation).training)

@@ -1,4 +1,4 @@
-"""Classes that declare parameters (``registry.py``), and learners' docstrings, which are completed from them."""
+"""Classes that declare parameters (``registry.py``), and docstrings that are completed from them."""
 
 import inspect
 import re
@@ -17,18 +17,18 @@ _WRAPPER = TextWrapper(116, initial_indent="    ", subsequent_indent="    ", bre
 
 @dataclass_transform()
 def declared(cls: type[T]) -> type[T]:
-    """Make a class of parameters a dataclass, whose signature has plain types."""
+    """Make a class of parameters a dataclass with plain types in its signature."""
     made = dataclass(repr=False, eq=False)(cls)
     made.__init__.__annotations__.update(get_type_hints(made.__init__))
     return made
 
 
 class Parameters:
-    """The parameters of a learner. A value that is not given is the default."""
+    """The parameters of a learner; values that are not given have their defaults."""
 
 
 def is_registered(learner: type) -> bool:
-    """Whether a learner is one of the registry, and not derived from one: its parameters go by its own name."""
+    """Return whether a learner itself is registered: its parameter class has its name."""
     return any(base.__name__ == f"{learner.__name__}Parameters" for base in learner.__mro__)
 
 
@@ -60,7 +60,7 @@ def descriptions(cls: type, section: str = "Parameters") -> dict[str, str]:
 
 
 def write_shared_entries(cls: type, like: type = Parameters) -> None:
-    """Complete a class's docstring by what its bases, or the class it is ``like``, say of parameters and attributes."""
+    """Complete a docstring with entries for parameters and attributes from the bases, or from the class ``like``."""
     texts = descriptions(like) | descriptions(cls)
     attributes = own_entries(cls, "Attributes")
     known = {name for names in attributes for name in names.split(", ")}

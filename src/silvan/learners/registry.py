@@ -1,8 +1,8 @@
 """The registry of learners: their parameters and what study files, approvals and reports need to know of them.
 
-Each learner is one class here: types, defaults, ranges and documentation of its parameters, and the facts its decorator
-lists. The learner inherits its constructor from it; study files, docs/study.md and docs/api.md derive from it. Sites
-read this too, so no algorithm is imported until ``LearnerSpec.load`` is called.
+Each learner is one class here: types, defaults, ranges and documentation of its parameters, and facts in its decorator.
+The learner inherits its constructor from this class; study files, docs/study.md and docs/api.md derive from it. Sites
+read it as well, so no algorithm is imported until ``LearnerSpec.load`` is called.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ _MERGED = (
 _FOREST = "L. Breiman: Random Forests. Machine Learning 45, 2001."
 
 
-LEARNERS: dict[str, LearnerSpec] = {}  # all learners by name. The first of each axis is the default of study files.
+LEARNERS: dict[str, LearnerSpec] = {}  # all learners by name; the first of each axis is the default in study files
 
 
 @dataclass_transform()
@@ -57,7 +57,7 @@ def learner(module: str, *papers: str, **facts: Any) -> Callable[[type[T]], type
 
 
 def learners_for(axis: Literal["rows", "columns"]) -> dict[str, LearnerSpec]:
-    """Return the learners for sites that hold rows, or for parties that hold columns."""
+    """Return the learners for rows at sites, or for columns at parties."""
     return {name: spec for name, spec in LEARNERS.items() if spec.axis == axis}
 
 
@@ -75,28 +75,28 @@ def spec_of(learner: type) -> LearnerSpec:
     models_in_training=lambda given: int(given.get("epsilon") is not None),
 )
 class HistogramForestParameters(ReliabilityParameters, VotingForestParameters):
-    """Of a forest grown from summed histograms.
+    """Parameters of a forest grown from summed histograms.
 
     Parameters
     ----------
     bins
-        "shared": all sites count rows in the same bins, and only sums of counts are used. "adaptive": each site sends
-        bins of its own with their means, as published; a site's policy must allow its message "AdaptiveLevel".
+        "shared": all sites count rows in the same bins, and only sums are disclosed. "adaptive": each site sends its
+        own bins with their means, as published; a site's policy must allow the message "AdaptiveLevel".
     epsilon
-        Privacy budget: how much all replies together may tell of a row; None: no differential privacy.
+        Privacy budget: the epsilon of all replies together. None: no differential privacy.
     private
-        With epsilon. "tables": small tables of a few noisy counts, the most accurate; most parameters of forests mean
-        nothing to it. "levels": noise on the histograms of every level, as published. "input": noise on the rows, as
+        With epsilon. "tables": small tables of a few noisy counts, the most accurate; it ignores most forest
+        parameters. "levels": noise on the histograms of every level, as published. "input": noise on the rows, as
         published.
     noise
-        With epsilon. "total": once, on the sum over sites; "site": at every site. None: "total" with secure
-        aggregation.
+        With epsilon. "total": add noise once, to the sum over sites; "site": at every site. None: "total" with secure
+        aggregation, otherwise "site".
     n_rows
-        The number of training rows, if it is public; None: counted with noise, for a part of epsilon.
+        The number of training rows, if it is public. None: it is counted with noise, for a part of epsilon.
     tolerate
-        With noise on the total: how many sites may be lost or collude, together, without breaking the guarantee. None:
-        one, since every site knows its own share of the noise, and as many as the quorum lets be lost. Sites insist on
-        as many as their policies expect to collude (one), whoever is lost.
+        With noise on the total: how many sites in all may be lost or collude without breaking the guarantee. None: one,
+        since every site knows its own share of the noise, plus the number that the quorum allows to be lost. Sites
+        require at least as many as their policies expect to collude (one).
     """
 
     max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
@@ -110,23 +110,22 @@ class HistogramForestParameters(ReliabilityParameters, VotingForestParameters):
 
 @learner("horizontal", _MERGED, _FOREST, refits_leaves=True)
 class MergedForestParameters(ReliabilityParameters, VotingForestParameters):
-    """Of sites' own trees put together.
+    """Parameters of a forest merged from local trees.
 
     Parameters
     ----------
     n_estimators
-        Number of trees of all sites together.
+        Total number of trees of all sites.
     weights
-        None: equally many trees from every site. "trees": numbers of trees in proportion to the sites' rows. "votes":
-        equally many trees, each with a weight in proportion to its site's rows.
+        None: the same number of trees from every site. "trees": numbers of trees in proportion to the sites' rows.
+        "votes": the same number of trees, each weighted in proportion to its site's rows.
     equal
-        Give the trees of every site the same weight in sum; for ``weights=None`` only.
+        Give all sites the same total weight; for ``weights=None`` only.
     max_trees
-        Most trees that are taken from a site; None for no limit.
+        Maximum number of trees from one site; None for no limit.
     refit_leaves
-        Re-estimate leaves: trees are cut back to what rows of other sites reach, and leaf values come from these rows;
-        two rounds more. In studies between machines it is on unless the study says otherwise. See
-        docs/security.md#poisoning.
+        Re-estimate leaves: cut trees back to what rows of other sites reach, and take leaf values from these rows, in
+        two more rounds. In studies between machines this is the default. See docs/security.md#poisoning.
     """
 
     weights: Literal["trees", "votes"] | None = None
@@ -140,26 +139,26 @@ class MergedForestParameters(ReliabilityParameters, VotingForestParameters):
     *(_HISTOGRAM, _MERGED, _FOREST),
     refits_leaves=True,
     calibrated=True,
-    # both halves, and what the site makes of the shared forest
+    # both halves, and the site's variant of the shared forest
     models_in_training=lambda given: 3 if given.get("choose", True) else 0,
 )
 class AutoForestParameters(ReliabilityParameters, ForestParameters):
-    """Of a histogram and a merged forest, each weighted by its worth.
+    """Parameters of a histogram forest and a merged forest, each weighted by its performance.
 
     Parameters
     ----------
     n_estimators
-        Number of trees grown from sums, and of trees that every site grows.
+        Number of trees grown from sums, and of trees grown by each site.
     choose
-        Weigh both halves by how they do, and let every site choose how much its own trees and rows count; False: fixed
-        weights, and all use the shared forest, two rounds less.
+        Weight both halves by their performance, and let every site choose how much its local trees and rows count.
+        False: fixed weights and the shared forest for all, which takes two rounds less.
     refit_leaves
-        Re-estimate leaves of sites' trees: they are cut back to what rows of other sites reach, and leaf values come
-        from these rows; two rounds. None: unless ``monotonic_cst`` is set, whose order such leaf values need not keep.
-        In studies between machines it is on unless the study says otherwise.
+        Re-estimate leaves of sites' trees: cut them back to what rows of other sites reach, and take leaf values from
+        these rows, in two rounds. None: yes, unless ``monotonic_cst`` is set, which such leaf values may violate. In
+        studies between machines this is the default.
     fit_leaves
         Let sites take leaf values of the shared trees from their own rows; between machines such a forest stays at its
-        site. None: unless ``monotonic_cst`` is set. Not with ``class_weight``.
+        site. None: yes, unless ``monotonic_cst`` is set. Not with ``class_weight``.
     """
 
     max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
@@ -177,40 +176,39 @@ class AutoForestParameters(ReliabilityParameters, ForestParameters):
     variants=lambda given: 1 + bool(given.get("personal")),
 )
 class BOFRFParameters(ReliabilityParameters, ForestParameters):
-    """Of sites' own trees, weighted by how they do at all sites.
+    """Parameters of local trees weighted by their performance at all sites.
 
     Parameters
     ----------
     n_estimators
-        Number of trees that every site grows.
+        Number of trees grown by each site.
     tau
-        Trees whose weight is not above it are not used.
+        Only trees with a weight above tau are used.
     weigh_by
-        The metric of a tree's votes on all sites' training rows that is its weight: ``mcc``, ``accuracy`` or ``f1`` (of
-        the positive class). Only a Matthews correlation is 0 for votes by chance, so with others set ``tau`` higher.
+        The metric of a tree's votes on all sites' training rows that becomes its weight: ``mcc``, ``accuracy`` or
+        ``f1`` (of the positive class). Only ``mcc`` is 0 for random votes, so set a higher ``tau`` with the others.
     personal
-        Let every site choose its own tau as well.
+        Let every site choose its own tau, too.
     clusters
-        Number of clusters that the sites are divided into, each of which learns by itself, see docs/clustered.md; None
-        for no clusters.
+        Number of clusters of sites, which train separately, see docs/clustered.md. None: no clusters.
     metric
-        The distance between sites by which clusters are found.
+        The distance between sites for clustering.
     first
-        The site that is the first centroid of the clusters; None: one is drawn.
+        The site that is the first centroid; None: one is sampled.
     protocol
-        "honest": a site chooses on rows that the trees did not see. "paper": on its test part, as published.
+        "honest": a site chooses on rows that the trees have not seen. "paper": on its test rows, as published.
     validation
-        Share of the training rows to choose on, split off before training; None for out-of-bag rows.
+        Share of the training rows to hold out for the choice; None: use out-of-bag rows.
     tune
-        "grid" or "halving" (also True): tune the trees' parameters at each site by cross-validation; or values to try
-        by parameter, or a ``Search``. None: no tuning. See docs/tuning.md.
+        "grid" or "halving" (also True): tune the trees' parameters at each site by cross-validation; or a dict of
+        values to try, or a ``Search``. None: no tuning. See docs/tuning.md.
     equal
-        Give the trees of every site the same weight in sum, however many it has or claims to have.
+        Give all sites the same total weight, however many trees they have.
     max_trees
-        Most trees that are taken from a site, grown or pretrained; None for as many as it has.
+        Maximum number of trees from one site, grown or pretrained; None for no limit.
     refit_leaves
-        Re-estimate leaves: the trees that all use are cut back to what rows of other sites reach, and leaf values come
-        from these rows; two rounds more. In studies between machines it is on unless the study says otherwise.
+        Re-estimate leaves: cut shared trees back to what rows of other sites reach, and take leaf values from these
+        rows, in two more rounds. In studies between machines this is the default.
     """
 
     tau: Annotated[float, Meta(ge=0, lt=1)] = 0.2
@@ -229,21 +227,21 @@ class BOFRFParameters(ReliabilityParameters, ForestParameters):
 
 @declared
 class BoostingParameters(Parameters):
-    """What all learners that boost stumps have.
+    """Parameters of all learners that boost stumps.
 
     Parameters
     ----------
     n_estimators
-        Most rounds of boosting; a round adds one stump of every site.
+        Maximum number of boosting rounds; each adds one stump per site.
     criterion
-        What makes a stump good: that its sides are pure, "gini" or "entropy" of weighted rows, each voting for its
-        larger class (as scikit-learn does); or "error", the least weighted error of sides that vote differently.
+        How stumps are chosen: by the impurity of weighted rows, "gini" or "entropy", where each side votes for its
+        larger class (as in scikit-learn); or by "error", the weighted error of sides that vote differently.
     min_samples_leaf
-        Fewest rows on a side of a stump.
+        Minimum number of rows on each side of a stump.
     max_bins
         Maximum number of bins per numeric column, up to 255.
     random_state
-        Not used, because nothing is sampled. It exists so that all learners accept the same parameters.
+        Unused, because nothing is sampled; it exists so that all learners accept the same parameters.
     """
 
     n_estimators: Positive = 50
@@ -255,14 +253,14 @@ class BoostingParameters(Parameters):
 
 @learner("boosting", _THESIS, trees="stumps", for_new_sites=False)
 class BOPPIDParameters(BoostingParameters):
-    """Of AdaBoost where each site picks among the others' classifiers.
+    """Parameters of AdaBoost where each site picks among the others' classifiers.
 
     Parameters
     ----------
     tau
-        How far another classifier's error on the site's rows may be from that of the site's own.
+        Maximum difference between the error of another classifier and the site's own, on the site's rows.
     printed
-        Take line 10 of the algorithm as it is printed, which admits every worse classifier.
+        Use line 10 of the algorithm as printed, which admits every worse classifier.
     """
 
     tau: Annotated[float, Meta(ge=0)] = 0.1
@@ -271,17 +269,17 @@ class BOPPIDParameters(BoostingParameters):
 
 @learner("boosting", _THESIS, trees="stumps")
 class AdaBoostPLParameters(BoostingParameters):
-    """Of stumps merged in the order of their weights."""
+    """Parameters of stumps merged in the order of their weights."""
 
 
 @learner("boosting", _THESIS, trees="stumps")
 class MultBoostParameters(BoostingParameters):
-    """Of a stump for all sites in every round.
+    """Parameters of boosting with one stump of every site in each stage.
 
     Parameters
     ----------
     criterion
-        What makes a stump good, as for other boosting, but "error" by default.
+        How stumps are chosen, as for other boosting, but "error" by default.
     """
 
     criterion: Literal["gini", "entropy", "log_loss", "error"] = "error"
@@ -289,23 +287,23 @@ class MultBoostParameters(BoostingParameters):
 
 @learner("horizontal", _FOREST, for_new_sites=False)
 class LocalForestParameters(VotingForestParameters):
-    """Of each site's own forest.
+    """Parameters of local forests.
 
     Parameters
     ----------
     n_estimators
-        Number of trees of each site.
+        Number of trees per site.
     """
 
 
 @learner("boosting", trees="stumps", for_new_sites=False)
 class LocalAdaBoostParameters(BoostingParameters):
-    """Of each site's own AdaBoost."""
+    """Parameters of local AdaBoost models."""
 
 
 @learner("horizontal", _FOREST)
 class PooledForestParameters(HistogramForestParameters):
-    """Parameters of the baseline on all rows in one place: those of a ``HistogramForest``, most of them unused.
+    """Parameters of the pooled baseline: those of a ``HistogramForest``, most of them unused.
 
     Parameters
     ----------
@@ -318,18 +316,18 @@ class PooledForestParameters(HistogramForestParameters):
 
 @learner("vertical", _VERTICAL, _FOREST, axis="columns", lossless=True, uses_sums=False)
 class VerticalForestParameters(VotingForestParameters):
-    """Of a forest on columns that stay with their parties.
+    """Parameters of a forest on columns that stay with their parties.
 
     Parameters
     ----------
     labels
-        "encoded": the label holder sends the label once, classes under secret numbers, for all parties to read.
-        "encrypted": it sends ciphertexts that only it can read the sums of (needs ``silvan[vertical]``); a level takes
-        three rounds. What partitions tell about labels stays: set ``min_samples_leaf`` to 20 or more.
+        "encoded": the label holder sends the label once, with secret numbers for classes, and all parties can read it.
+        "encrypted": it sends ciphertexts whose sums only it can decrypt (needs ``silvan[vertical]``); a level takes
+        three rounds. Row partitions still reveal something about labels: set ``min_samples_leaf`` to 20 or more.
     auditor
-        Have every party show its splits to the coordinator, who then has the whole forest.
+        Reveal every party's splits to the coordinator, who then has the whole forest.
     key_bits
-        Length of the key of encrypted labels: 2048 or 3072.
+        Key length for encrypted labels: 2048 or 3072.
     """
 
     max_depth: Annotated[int, Meta(ge=1, le=DEPTH_CAP)] | None = 10
@@ -340,17 +338,17 @@ class VerticalForestParameters(VotingForestParameters):
 
 @learner("linear", axis="columns", trees="none")
 class VerticalLinearParameters(Parameters):
-    """Of logistic or linear regression on columns that stay with their parties.
+    """Parameters of logistic or linear regression on columns that stay with their parties.
 
     Parameters
     ----------
     alpha
         Weight of the penalty on squared coefficients; scikit-learn's ``C`` is one over it.
     tol
-        When to stop: a further step would change predictions by less than so much (root mean square, in standard
-        deviations of a number, or in log-odds).
+        Stop when a further step would change predictions by less than this (root mean square, in standard deviations of
+        the target, or in log-odds).
     max_iter
-        Most steps; a step takes two rounds.
+        Maximum number of steps, of two rounds each.
     """
 
     alpha: Annotated[float, Meta(gt=0)] = 1.0

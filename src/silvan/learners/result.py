@@ -12,7 +12,7 @@ from silvan.forest.forest import Forest
 
 
 class SiteTrees(msgspec.Struct, frozen=True):
-    """The trees of a site in a forest of weighted trees: how many, how many are used, weights, share of all votes."""
+    """A site's trees in a weighted forest: number, number used, their weights, and share of all votes."""
 
     site: str
     trees: int
@@ -24,7 +24,7 @@ class SiteTrees(msgspec.Struct, frozen=True):
 
 
 class SharedModel(NamedTuple):
-    """A model whose shares the parties keep: its hash, its size (0 if it has no trees), and how to write it."""
+    """A model whose shares the parties keep: its hash, size (0 without trees), and a function that saves it."""
 
     hash: str
     trees: int
@@ -34,10 +34,10 @@ class SharedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What a learner has learned, and what that took.
+    """The trained model and the cost of training.
 
-    ``forest`` is the one for all sites, where there is one and all of it is known; ``forests`` has the one that each
-    site should use. Without ``shared`` these are the model.
+    ``forest`` is the global forest, if there is one and it is known here; ``forests`` has the forest that each site
+    should use. Without ``shared`` these are the model.
     """
 
     rounds: int
@@ -45,17 +45,17 @@ class Result:
     forest: Forest | None
     forests: Mapping[str, Forest] = field(default_factory=dict)
     shared: SharedModel | None = None
-    at_sites: list[str] = field(default_factory=list)  # sites whose model is made of their own rows and stays there
+    at_sites: list[str] = field(default_factory=list)  # sites whose model includes their own rows and stays there
     threshold: float | None = None
     weights: list[SiteTrees] = field(default_factory=list)
     choices: Mapping[str, str] = field(default_factory=dict)  # what each site uses and why, in a sentence
-    shared_forest: str = ""  # what the forest that they leave or keep is made of, in a sentence
-    clusters: Mapping[str, list[str]] = field(default_factory=dict)  # of sites, by the one in their middle
+    shared_forest: str = ""  # what the shared forest consists of, in a sentence
+    clusters: Mapping[str, list[str]] = field(default_factory=dict)  # of sites, by centroid
     distances: Mapping[str, list[float]] = field(default_factory=dict)  # of each site from all of them
 
     @property
     def to_keep(self) -> dict[str, Forest]:
-        """The forest for all sites under "", and by name those of sites that should use another."""
+        """The global forest under "", and the forests of sites that should use another one, by site."""
         shared = self.forest
         if shared is None:
             return dict(self.forests)
@@ -69,7 +69,7 @@ class Result:
 
 
 class ColumnEffects(NamedTuple):
-    """How much columns matter, and by column some values with the mean predictions at each, (values, outputs)."""
+    """Importance of columns, and for some columns values with the mean predictions at each, (values, outputs)."""
 
     permutation: dict[str, float] | None
     dependence: dict[str, tuple[list[Any], np.ndarray]]

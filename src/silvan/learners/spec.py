@@ -1,4 +1,4 @@
-"""What the registry knows about a learner besides its parameters, without importing it (``registry.py``)."""
+"""Facts about a learner that the registry knows without importing it (``registry.py``)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ Given = Mapping[str, Any]  # parameters of a learner by name; those left out hav
 class LearnerSpec:
     """A learner by name.
 
-    ``models_in_training`` is the number of external models a site evaluates while the learner is trained, and
-    ``variants`` the number of further candidates it is sent in the evaluation, both given the learner's parameters.
+    Given the learner's parameters, ``models_in_training`` is the number of external models that a site evaluates during
+    training, and ``variants`` the number of additional candidates that it receives for the evaluation.
     """
 
     module: str
@@ -26,17 +26,17 @@ class LearnerSpec:
     papers: tuple[str, ...]
     axis: Literal["rows", "columns"] = "rows"
     trees: Literal["forest", "stumps", "none"] = "forest"
-    lossless: bool = False  # whether its model equals that of pooled rows
+    lossless: bool = False  # whether its model equals the one trained on pooled rows
     uses_sums: bool = True  # whether it needs sums over sites
-    for_new_sites: bool = True  # whether it has one model for all sites, also for one that took no part in training
-    calibrated: bool = False  # whether it calibrates probabilities where nothing else is asked
+    for_new_sites: bool = True  # whether it has one model for all sites, also for sites that took no part in training
+    calibrated: bool = False  # whether it calibrates probabilities by default
     refits_leaves: bool = False  # whether sites re-estimate leaves of trees that other machines sent
     models_in_training: Callable[[Given], int] = lambda parameters: 0
     variants: Callable[[Given], int] = lambda parameters: 0
 
     @property
     def name(self) -> str:
-        """The name of its class."""
+        """The name of the learner's class."""
         return self.parameters.__name__.removesuffix("Parameters")
 
     def load(self) -> "type[FederatedEstimator]":
@@ -45,9 +45,9 @@ class LearnerSpec:
         return found
 
     def models_evaluated(self, parameters: Given, *, evaluated: bool = True, by: Sequence[str] = ()) -> int:
-        """Return the maximum number of external models that a study has one site evaluate.
+        """Return the maximum number of external models that one site evaluates in a study.
 
-        Without ``evaluated`` only training counts, which uses training rows. ``by`` names the columns of subgroups.
+        Without ``evaluated`` only models during training count. ``by`` names the columns of subgroups.
         """
         if self.axis == "columns":
             return int(evaluated)
@@ -55,22 +55,22 @@ class LearnerSpec:
         made += self.models_to_trust(parameters)
         if not evaluated:
             return made + by_rule
-        # a site's mix is evaluated before a threshold is chosen, and without subgroups: another model than afterwards
+        # a site's mix is evaluated first without threshold and subgroups, which counts as another model
         again = bool(made) and (by_rule or bool(by))
         return 1 + made + by_rule + self.variants(parameters) + again
 
     def calibrates(self, parameters: Given) -> bool:
-        """Whether probabilities are calibrated, if classes are predicted."""
+        """Return whether probabilities of classes are calibrated."""
         asked, weighted = parameters.get("calibrate"), parameters.get("class_weight") is not None
         if asked is None:
             return self.calibrated and bool(parameters.get("bootstrap", True)) and not weighted
         return bool(asked)
 
     def models_to_trust(self, parameters: Given) -> int:
-        """Return the maximum number of external models that calibration and intervals have a site score."""
+        """Return the maximum number of external models that a site scores for calibration and intervals."""
         asked = self.calibrates(parameters) + bool(parameters.get("intervals"))
-        return asked + bool(asked)  # also with the site's own curve and errors
+        return asked + bool(asked)  # one more with the site's own curve and errors
 
     def between_machines(self, parameters: Given) -> dict[str, Any]:
-        """Return the defaults that differ between machines, where peers may send any tree they like."""
+        """Return the defaults that differ between machines, where other sites may send arbitrary trees."""
         return {"refit_leaves": True} if self.refits_leaves and parameters.get("protocol") != "paper" else {}

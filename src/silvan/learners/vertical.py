@@ -1,4 +1,4 @@
-"""The learner of vertical forests: trees on columns that stay with their parties."""
+"""Vertical forests as a learner: trees on columns that stay with their parties."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -40,22 +40,22 @@ from silvan.tree.fit import Settings
 
 
 class VerticalForest(VerticalForestParameters, InShares, Learner):
-    """A forest of columns that stay with their parties: exactly the one that a joined table would give.
+    """A forest on columns that stay with their parties, identical to the forest of the joined table.
 
     A level of all trees takes two rounds of messages, so ``max_depth`` is limited by default.
 
     Attributes
     ----------
     forest_
-        The whole forest, a ``Forest``. Known in one process, or with ``auditor``; an ``InputError`` otherwise.
+        The whole forest, a ``Forest``: in one process, or with ``auditor``; otherwise an ``InputError``.
     forests_
-        The forest of each party, by party: the same for all. Known where ``forest_`` is.
+        The same forest for each party, by party, if ``forest_`` is known.
     structure_
-        What the coordinator keeps: which party splits which node, and the values of leaves unless they are secret.
+        The coordinator's part: which party splits which node, and the leaf values unless they are secret.
     shares_
-        The splits of each party whose splits are known here, by party.
+        The splits of each party, where known here.
     lacking_
-        Number of rows that each party lacked in the last prediction with ``incomplete=True``.
+        Number of rows missing at each party in the last prediction with ``incomplete=True``.
 
     Examples
     --------
@@ -83,23 +83,23 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
 
     @property
     def structure_(self) -> Structure:
-        """What the coordinator keeps."""
+        """The coordinator's part of the model."""
         structure: Structure = self.kept
         return structure
 
     @property
     def expected_rounds(self) -> int | None:
-        """The most rounds that training can take, where that is known before."""
+        """The maximum number of training rounds, if known in advance."""
         each = 3 if self.labels == "encrypted" else 2
         return None if self.max_depth is None else each * int(self.max_depth) + 2 + self.auditor
 
     def asks(self, schema: Schema | None = None) -> tuple[type[Request], ...]:
-        """Return the kinds of messages that fitting may ask of parties, whatever their columns are."""
+        """Return the requests that fitting may make."""
         kinds = (EncryptedCoordinator if self.labels == "encrypted" else EncodedCoordinator).asks
         return (*kinds, ShowShare) if self.auditor else kinds
 
     def request_plan(self, federation: Federation) -> RequestPlan:
-        """Return the requests of fitting to parties, known before the agreement."""
+        """Return the requests of fitting, known before the agreement."""
         return self.asked(self.asks(), min_leaf=self.min_samples_leaf)
 
     def grow(self, federation: Federation, settings: Settings, feature_key: np.ndarray) -> None:
@@ -117,13 +117,13 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         self.keep(structure, shares)
 
     def keep(self, model: ModelInShares, shares: dict[str, Any]) -> None:
-        """Take the structure, and the shares that are known here."""
+        """Set the structure, and the shares that are known here."""
         super().keep(model, shares)
         self.__dict__.pop("_whole", None)
         self.threshold_ = None if self.threshold is None else float(self.threshold)
 
     def result(self) -> Result:
-        """Return the result; it has the whole forest only where that is known."""
+        """Return the result, with the whole forest if that is known."""
         shared = SharedModel(self.fingerprint, len(self.structure_), len(self.structure_.owner), self.save)
         forest = self.forest_ if self.is_whole else None
         return Result(self.rounds_, self.bytes_, forest, shared=shared, threshold=self.threshold_)
@@ -132,7 +132,7 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return self.forest_.hash
 
     def answers(self, X: np.ndarray, absent: np.ndarray) -> Answer:
-        """Score encoded rows of all columns, where the whole forest is known."""
+        """Score encoded rows of all columns; needs the whole forest."""
         return answer_of(self.forest_, X, absent)
 
     # -- the whole forest, where it is known
@@ -142,12 +142,12 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
 
     @property
     def forest_(self) -> Forest:  # type: ignore[override]
-        """The whole forest: in one process, or with an auditor; nobody has it otherwise."""
+        """The whole forest: in one process, or with an auditor; otherwise nobody has it."""
         lacking = [party for party in self.kept.parties if party not in self.shares_]
         if lacking:
             raise InputError(
-                f"the whole forest is in no one place: the share of party {lacking[0]!r} is not known here; fit with "
-                "auditor=True to have every party show its own"
+                f"the whole forest is not known here, because the share of party {lacking[0]!r} is missing; fit with "
+                "auditor=True to collect all shares"
             )
         return self._whole
 
@@ -167,25 +167,25 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         Parameters
         ----------
         X
-            The federation; or a joined table or array, where the whole forest is known.
+            The federation; or a joined table or array, if the whole forest is known.
         site
-            For a table: whose forest to use. All are the same.
+            For a table: whose forest to use; all are the same.
         incomplete
-            Also predict rows that some parties lack, whose columns then count as missing. A column ``lacking`` names
-            these parties, and ``lacking_`` counts the rows that each lacks.
+            Also predict rows that some parties do not have; their columns count as missing. The column ``lacking``
+            names these parties, and ``lacking_`` counts the missing rows of each.
         """
         if not isinstance(X, Federation):
             return super().predict(X, site)
         return self.predict_by_id(X, incomplete=incomplete)
 
     def predict_proba(self, X: Any, site: str | None = None, *, incomplete: bool = False) -> Any:
-        """Return class probabilities of the rows of a federation: a data frame of ids and a column a class."""
+        """Return class probabilities of the rows of a federation: a data frame of ids and one column per class."""
         if not isinstance(X, Federation):
             return super().predict_proba(X, site)
         return self.probabilities_by_id(X, incomplete=incomplete)
 
     def leaves_of_rows(self, federation: Federation, digests: np.ndarray) -> np.ndarray:
-        """Find every row's leaf in every tree, by number from left to right: (rows, trees)."""
+        """Return the leaf of every row in every tree, numbered from left to right: (rows, trees)."""
         structure = self.kept
         restore_shares(federation, structure, share_key(structure.model), self.shares_, self.share_schemas)
         return find_leaves(federation, structure, digests)
@@ -200,7 +200,7 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
         return scores_of_leaves(structure.value[structure.leaf_row], found) if len(structure.value) else found
 
     def scores_here(self, federation: Federation, found: RowScores | RowLeaves) -> RowScores:
-        """Return the scores of rows: by the share of the label holder, if only that has the values of leaves."""
+        """Return the scores of rows, from the label holder's share if only that has the leaf values."""
         if isinstance(found, RowScores):
             return found
         holder = self.structure_.label_holder
@@ -208,8 +208,8 @@ class VerticalForest(VerticalForestParameters, InShares, Learner):
             return scores_of_leaves(share_of(federation.party(holder), found.model).value, found)
         if holder not in self.shares_:
             raise InputError(
-                f"only party {holder!r} knows what the leaves are worth, so predictions stay with it; predict in a "
-                "study, or fit with auditor=True"
+                f"only party {holder!r} knows the leaf values, so predictions stay there; predict in a study, or fit "
+                "with auditor=True"
             )
         return scores_of_leaves(self.shares_[holder].value, found)
 

@@ -1,4 +1,4 @@
-"""The steps of a run whose parties hold columns of the same rows, where they differ from those of sites."""
+"""The steps of a run over columns, where they differ from those over rows."""
 
 import warnings
 from typing import Any
@@ -26,7 +26,7 @@ from silvan.util.readable import format_names
 
 
 def parties(federation: Federation) -> list[SiteRows]:
-    """Return the parties with the number of rows in common; if all are in this process, the label may be counted."""
+    """Return the parties with the number of common rows; if all are in this process, the label may be counted."""
     schema, columns, positives = federation.schema, columns_of(federation), None
     if schema.n_classes == 2 and federation.local_sites:
         positives = float(np.mean(joined(federation, columns.common).y == schema.label.positive_code))
@@ -48,7 +48,7 @@ def read_model(run: Run, record: Record) -> InShares:
 
 
 def on_table(study: Study | None, run: Run, record: Record, table: Any) -> list[Row]:
-    """Evaluate on a table of all columns; with a study, whose tables are unchanged, also the parties' own models."""
+    """Evaluate on a table of all columns; for a study with unchanged tables, also the parties' local models."""
     model = read_model(run, record)
     if study is not None:
         return model.evaluation(make_federation(study, schema=model.named_columns), table).rows
@@ -58,7 +58,7 @@ def on_table(study: Study | None, run: Run, record: Record, table: Any) -> list[
 
 
 def predict(model: InShares, record: Record, tables: dict[str, Any], progress: Listener, *, fill: bool) -> pl.DataFrame:
-    """Match the rows of the parties' tables by their id; return ids with predictions."""
+    """Match the rows of the parties' tables by their ID; return IDs with predictions."""
     with progress.step("Matching rows"):
         federation, padded = _federate_new_rows(model, record, tables, fill)
     with progress.step("Predicting"):
@@ -72,7 +72,7 @@ def predict(model: InShares, record: Record, tables: dict[str, Any], progress: L
 def _federate_new_rows(
     model: InShares, record: Record, tables: dict[str, Any], fill: bool
 ) -> tuple[Federation, dict[int, str]]:
-    """Return a federation of new rows, with the columns that the model was fitted to, and ids with zeros in front."""
+    """Return a federation of new rows, with the columns of the fitted model, and IDs with leading zeros."""
     known, settings, frames, padded = model.share_schemas, record.study, {}, dict[int, str]()
     if settings["id"] is None:
         raise InputError("the parties of this run are other machines: `silvan study predict` asks them")
@@ -93,7 +93,7 @@ def _federate_new_rows(
         made = federate_columns(
             frames,
             id=settings["id"],
-            match="keyed" if fill else settings["match"],  # rows that some party lacks are known by digests alone
+            match="keyed" if fill else settings["match"],  # only digests identify rows that some party lacks
             names=settings.get("names", "coded"),
             random_state=settings["random_state"],
             schema=model.named_columns,
@@ -102,7 +102,7 @@ def _federate_new_rows(
 
 
 def _predictions(model: InShares, federation: Federation, fill: bool) -> pl.DataFrame:
-    """Return ids with the class and each class's probability, or with the number."""
+    """Return IDs with the class and each class's probability, or with the number."""
     classes = model.schema_.label.classes
     if classes is None:
         return model.predict_by_id(federation, incomplete=fill)

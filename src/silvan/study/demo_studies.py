@@ -1,4 +1,4 @@
-"""Demo studies: tables that come with the package or with scikit-learn, written as files with a study file."""
+"""Demo studies: tables from the package or from scikit-learn, written as files with a study file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CLINICS = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
 
-MIN_ROWS = 8  # rows of each class that every clinic has at least, so that all can train and be evaluated
+MIN_ROWS = 8  # minimum number of rows of each class at every clinic, so that all can train and be evaluated
 _MADE = "# Made by `silvan demo`"
 
 _FILE = (
@@ -56,7 +56,7 @@ class Demo:
 
 # -- the studies
 def incomes(n: int | None, repeats: int | None) -> Demo:
-    """Return the study of six kinds of employers with their own people."""
+    """Return the study of six kinds of employers with separate rows."""
     return Demo(
         _own_rows(n, income(), "employer"),
         "Who earns more than 50,000 dollars? 2,400 people of six kinds of employers, nine attributes (census of 1994; "
@@ -70,7 +70,7 @@ def incomes(n: int | None, repeats: int | None) -> Demo:
 
 
 def heart(n: int | None, repeats: int | None) -> Demo:
-    """Return the study of four hospitals with their own rows."""
+    """Return the study of four hospitals with separate rows."""
     return Demo(
         _own_rows(n, heart_disease(), "hospital"),
         "Heart disease at four hospitals: 920 patients, 13 attributes, many of them missing (Janosi, Steinbrunn, "
@@ -117,7 +117,7 @@ def diabetes(n: int | None, repeats: int | None) -> Demo:
 
 
 def columns(n: int | None, repeats: int | None) -> Demo:
-    """Return the study of two parties that know different things of the same patients."""
+    """Return the study of two parties with different columns about the same patients."""
     import polars as pl  # slow to import
 
     if n is not None or repeats is not None:
@@ -167,7 +167,7 @@ def _own_rows(n: int | None, frame: "pl.DataFrame", site: str) -> dict[str, "pl.
 
 # -- files
 def write_demo(folder: Path, demo: Demo) -> Path:
-    """Write a study's tables and its file, and return its path; raise ``InputError`` where others' files are."""
+    """Write a study's tables and its file, and return its path; raise ``InputError`` if other files are there."""
     file = folder / "study.toml"
     if file.exists() and not file.read_text(encoding="utf-8").startswith(_MADE):
         raise InputError(

@@ -1,7 +1,7 @@
-"""Keyed hashes of the rows that a model was trained on, so that it is not evaluated on them unawares.
+"""Keyed hashes of training rows, so that a model is not evaluated on them by mistake.
 
-They lie in a file of their own, with their key, for the owner's eyes: who has the file and knows a whole row can tell
-whether it was trained on. So it is never handed on with a run, and a private study has none.
+They are in a separate file with their key, for the owner only: anyone with the file and a whole row can tell whether
+the row was used in training. So the file is never passed on with a run, and a private study has none.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, in
 
 def _hashes(X: Any, y: Any, key: bytes) -> np.ndarray:
     """Return a keyed hash of each row: its cells as the schema reads them, and its label."""
-    cells = np.asarray(X, np.float32) + np.float32(0.0)  # there is one zero
+    cells = np.asarray(X, np.float32) + np.float32(0.0)  # there is a single zero
     cells[np.isnan(cells)] = np.float32("nan")
     label = np.asarray(y, np.float64).reshape(len(cells), 1) + 0.0
     rows = np.concatenate([np.ascontiguousarray(cells).view(np.uint8), label.view(np.uint8)], axis=1)

@@ -10,7 +10,7 @@ from silvan.federation.outgoing import Event
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_time
 
-_MEMORY = 40  # the last answers, by which the pace is estimated: the first ones include compilation
+_MEMORY = 40  # the last replies, which give the pace: the first ones include compilation
 
 
 class TimedStep:
@@ -20,7 +20,7 @@ class TimedStep:
         self.text, self.expected = text, expected
         self.done, self.total, self.detail = 0, 0, ""
         self.start = time.monotonic()
-        self._marks: deque[tuple[int, float]] = deque(maxlen=_MEMORY)  # how much was done, and when
+        self._marks: deque[tuple[int, float]] = deque(maxlen=_MEMORY)  # amount done, and when
 
     def follow(self, federation: Federation, rounds: int | None, apart: bool = False) -> None:
         """Count a federation's replies; ``rounds`` is the maximum number of rounds, if known.
@@ -47,7 +47,7 @@ class TimedStep:
         federation.watch(on)
 
     def advance(self, done: int, total: int) -> None:
-        """Record how much is done."""
+        """Record the amount done."""
         self._marks.append((done, time.monotonic()))
         self.done, self.total = min(done, total) if total else done, total
 
@@ -69,24 +69,24 @@ class TimedStep:
 
 
 class Listener:
-    """Follows a run. This one shows nothing; subclasses show what they like.
+    """Follows a run. This class shows nothing; subclasses show what they like.
 
     Stages are "agreeing on columns", "training", "evaluating", with repeats "evaluating, split 1 of 30" and so on.
     """
 
     def stage(self, name: str, rounds: int = 0) -> None:
-        """Note that a stage begins; it ends with the round ``rounds`` at the latest, if that is known."""
+        """Record that a stage begins; it ends with the round ``rounds`` at the latest, if that is known."""
 
     def on(self, event: Event) -> None:
-        """Note an event of the federation."""
+        """Record an event of the federation."""
 
     @contextmanager
     def step(self, text: str, expected: float | None = None) -> Iterator[TimedStep]:
-        """Follow a step that takes a while, the body of the ``with`` statement; ``expected`` is in seconds."""
+        """Follow a long step, the body of the ``with`` statement; ``expected`` is in seconds."""
         yield TimedStep(text, expected)
 
     def agreed(self, record: Record) -> None:
-        """Note that the sites have agreed: the record has the schema and the sites."""
+        """Record that the sites have agreed: the record has the schema and the sites."""
 
     def trained(self, record: Record) -> None:
-        """Note that the model is there, and written."""
+        """Record that the model has been written."""

@@ -36,12 +36,12 @@ SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evalua
 
 
 def parse_study(text: str, data: dict[str, Any], path: Path) -> Study:
-    """Return the study that a file for ``silvan fit`` describes; raise one error that lists all that is wrong."""
+    """Return the study in a file for ``silvan fit``; raise one error that lists all mistakes."""
     return _study({"name": path.stem, **data}, text, path, machines=False, check=True)
 
 
 def parse_remote_study(text: str, path: Path = Path("study.toml"), *, check: bool = False) -> Study:
-    """Parse the text of a study between machines; raise one error that lists all that is wrong with it.
+    """Parse the text of a study between machines; raise one error that lists all mistakes.
 
     With ``check`` the learner is imported and checks its parameters together, which only the coordinator needs.
     """
@@ -55,7 +55,7 @@ def predicting(study: Study, model: str, number: int) -> Study:
 
 
 def describing(study: Study) -> Study:
-    """Return the study that only describes all rows of another one; raise ``InputError`` where it cannot."""
+    """Return the study that only describes all rows of another one; raise ``InputError`` if that is impossible."""
     if study.by_columns:
         raise InputError("describe is for studies over rows, and here parties hold columns of the same rows")
     if study.private:
@@ -65,7 +65,7 @@ def describing(study: Study) -> Study:
 
 @cache
 def _places() -> dict[str, str]:
-    """Return where each key belongs, for those that stand somewhere else."""
+    """Return the right place of each misplaced key."""
     learner = {key: "in [learner]" for spec in LEARNERS.values() for key in ("kind", *typed_keys(spec.parameters))}
     evaluation = dict.fromkeys(typed_keys(EvaluationSettings), "in [evaluation]")
     return {**learner, **evaluation, **{key: BEFORE for key in typed_keys(Study) if key not in SECTIONS}}
@@ -129,12 +129,12 @@ def _allowed(data: dict[str, Any], machines: bool, columns: bool, problems: Prob
 
 
 def check_parameters(study: Study) -> None:
-    """Raise ``InputError`` for parameters of the learner that do not go together; the learner is imported."""
+    """Raise ``InputError`` for incompatible parameters of the learner; the learner is imported."""
     study.spec.load()(**study.parameters).check()
 
 
 def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
-    """Yield what does not go together with evaluation on splits."""
+    """Yield settings that conflict with evaluation on splits."""
     key: Key = ("split",) if study.split == "sites" else ("repeats",)
     word = f"{key[0]} = 'sites'" if study.split == "sites" else "repeats"
     if study.memory is not None:
@@ -247,7 +247,7 @@ def _check_learner(
 
 
 def check_policy(values: Any, problems: Problems) -> dict[str, Any]:
-    """Check the policy of all sites; return what it sets."""
+    """Check the policy of all sites; return its settings."""
 
     def check(key: str, value: Any) -> None:
         Policy(**{key: value})
@@ -326,7 +326,7 @@ def _check_schema(values: Any, study: dict[str, Any], problems: Problems) -> Sch
 
 
 def _check_predict(values: Any, problems: Problems) -> Predict | None:
-    """Check what a study that only predicts is about."""
+    """Check the section of a study that only predicts."""
     try:
         return msgspec.convert(values, Predict)
     except msgspec.ValidationError:
@@ -408,20 +408,20 @@ def _table(
     own = {word: text for word, text in {**reading, **given}.items() if word in READING}
     if not own:
         return {name: path}
-    # what [reading] says was checked there
+    # the content of [reading] was checked there
     noted = problems if given.keys() & set(READING) else Problems(problems.path, {})
     return {name: check_reading(path, own, key, noted, who)}
 
 
 def _partitions(files: str, cluster: Any, folder: Path) -> Partitions:
-    """Return a table in partitions; raise ``InputError`` if its files are not there, or the cluster has no address."""
+    """Return a table in partitions; raise ``InputError`` if its files are missing, or the cluster has no address."""
     found = Partitions(files, cluster).beside(folder)
     found.paths()
     return found
 
 
 def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:
-    """Return a table whose file is written in some way; options that are not possible are problems."""
+    """Return a table with its reading options; impossible options are problems."""
     if not isinstance(options, dict):
         problems.add(key, f"reading must be a section: [reading], with {', '.join(READING[:-1])} or {READING[-1]}")
         return Table(path)

@@ -1,6 +1,6 @@
-"""Shows the progress of steps that take over two seconds, with an estimate of the time left.
+"""Shows the progress of steps that take over two seconds, with an estimate of the remaining time.
 
-In a terminal as a bar that disappears when the step is done; elsewhere as a line every ten seconds.
+In a terminal it is a bar that disappears when the step is done, elsewhere a line every ten seconds.
 """
 
 import threading
@@ -17,7 +17,7 @@ from rich.text import Text
 from silvan.study.listener import Listener, TimedStep
 
 PATIENCE = 2.0  # seconds before anything is shown
-PAUSE = 10.0  # seconds between lines where there is no terminal
+PAUSE = 10.0  # seconds between lines without a terminal
 
 
 class _Detail(ProgressColumn):

@@ -18,16 +18,16 @@ _TAB = {"tab": "\t", "\\t": "\t"}
 
 
 class ReadAs(NamedTuple):
-    """The source of a table, and a note for people on the study's reading options; empty if there are none."""
+    """The source of a table, and a note for people about the study's reading options; empty if there are none."""
 
     source: Any
     note: str = ""
 
 
 def parse_reading(words: Sequence[str]) -> dict[str, Any]:
-    """Return options of reading a file, each given as KEY=VALUE or as a line of TOML; raise for wrong ones.
+    """Return reading options of a file, each given as KEY=VALUE or as a line of TOML; raise for wrong ones.
 
-    Of an option that is given without a value None is returned: what it is, is to be found out.
+    An option without a value becomes None and is detected.
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -49,9 +49,9 @@ def parse_reading(words: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_readings(words: Sequence[str], tables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return options of reading the table of each party: ``PARTY:KEY=VALUE`` is for one, ``KEY=VALUE`` for all.
+    """Return the reading options of each party's table: ``PARTY:KEY=VALUE`` sets one, ``KEY=VALUE`` all.
 
-    A new name that is for all goes to the tables that have the column.
+    A renaming for all applies to the tables with that column.
     """
     own: dict[str, list[str]] = {party: [] for party in tables}
     common = []
@@ -122,15 +122,15 @@ def reading_lines(options: Mapping[str, Any]) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """Return a text, or a list of texts and numbers, as TOML; both look the same in JSON."""
+    """Return a text, or a list of texts and numbers, as TOML, which looks like JSON here."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def as_written(path: str | Path, study: Mapping[str, Any], asked: Mapping[str, Any]) -> ReadAs:
-    """Return what to read a table from, by the settings of a run's study and by what a command asks for.
+    """Return the source of a table, given the settings of a run's study and of a command.
 
-    What is asked for goes first. Of the study's own options only those count that are for a file of this kind, and new
-    names of columns that it has: a table without the label may be predicted.
+    The command's options take precedence. Of the study's options only those apply that suit this kind of file, and
+    renamings of its columns: a table without the label may be predicted.
     """
     kept, place = study.get("reading"), str(path)
     if is_url(place):
@@ -148,7 +148,7 @@ def as_written(path: str | Path, study: Mapping[str, Any], asked: Mapping[str, A
 
 
 def _own(path: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the study's options that apply to a file: nothing else is asked for, and they are for such a file."""
+    """Return the study's options that apply to a file: those for its kind, unless the command sets others."""
     over = {key for key, value in asked.items() if key != "rename" or value is None}
     said = _table(path, {key: kept.get(key) for key in READING}, "[reading] of the run's study").options
     own = {key: value for key, value in said.items() if key not in over}
@@ -174,7 +174,7 @@ def _header(path: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def _renamed(names: Sequence[str], kept: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the study's new names of the columns that a file has, where nothing else is asked for."""
+    """Return the study's renamings of the columns in a file, unless the command sets others."""
     taken = {*asked, *(old for old, new in kept.items() if new in asked.values())}
     return {old: new for old, new in kept.items() if old in names and old not in taken}
 

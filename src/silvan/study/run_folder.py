@@ -29,14 +29,14 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
     "journal.sqlite",
 )
 
-ROSTER = "roster.json"  # the public keys of a study's sites, by which its statements are verified
-AUDIT = ("audit.json", "audit.html")  # what an audit of the run's model writes
-LEARNT = "learnt_rows.private"  # hashes of the rows that were trained on, which stay with their owner
+ROSTER = "roster.json"  # the public keys of a study's sites, which verify its statements
+AUDIT = ("audit.json", "audit.html")  # the output of an audit of the run's model
+LEARNT = "learnt_rows.private"  # hashes of training rows, which stay with their owner
 SHARES = "model"  # the folder of a model in shares
 
 
 def split_journal(number: int) -> str:
-    """Return what the journal of a split is called."""
+    """Return the name of a split's journal."""
     return f"{JOURNAL}.split-{number}"
 
 
@@ -53,7 +53,7 @@ class SiteRows(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """How the sites' tables differ in a column, and what was done about it."""
+    """How the sites' tables differ in a column, and how that was handled."""
 
     column: str
     what: str
@@ -70,7 +70,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of message: a description of the request and of the answer, and the verb, which decides who sees it."""
+    """A kind of message: a description of the request and of the reply, and the verb, which decides who sees it."""
 
     name: str
     asks: str
@@ -147,19 +147,19 @@ class Dependence(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """What ``run.json`` holds."""
+    """The content of ``run.json``."""
 
     format: str = FORMAT
     version: int = VERSION
     name: str
     status: str = "started"  # then "trained", then "done"
-    by: str = "rows"  # what sites hold; parties hold "columns" of the same rows
+    by: str = "rows"  # sites hold rows; parties hold "columns" of the same rows
     made: str = ""
     seconds: float = 0.0  # of training
     versions: dict[str, str] = {}
     study_file: str = ""  # from the run folder
     study: dict[str, Any] = {}
-    readings: dict[str, dict[str, Any]] = {}  # of parties: how each one's file is written
+    readings: dict[str, dict[str, Any]] = {}  # for parties: how each one's file is read
     fingerprint: str = ""
     schema_hash: str = ""
     features: int = 0
@@ -170,35 +170,35 @@ class Record(msgspec.Struct, kw_only=True):
     sites: list[SiteRows] = []
     differences: list[Difference] = []
     columns: list[ColumnAtSites] = []  # what sites disclosed about their columns
-    table_one: TableOne | None = None  # what the columns hold, if the study asks for it
+    table_one: TableOne | None = None  # a description of the columns, if the study requests it
     warnings: list[str] = []
     models: list[Model] = []
-    at_sites: list[str] = []  # sites that made the model they use of their own rows, and keep it: it is in no file here
+    at_sites: list[str] = []  # sites that built their own model from their rows and keep it: no file here contains it
     rounds: int = 0
     agreement_rounds: int = 0
-    bytes: dict[str, dict[str, int]] = {}  # of training, by site: sent and received
-    traffic: list[Traffic] = []  # of all steps
+    bytes: dict[str, dict[str, int]] = {}  # in training, by site: sent and received
+    traffic: list[Traffic] = []  # in all steps
     kinds: list[Kind] = []
     importances: dict[str, float] | None = None
     permutation: dict[str, float] | None = None  # growth of the squared error with a column shuffled (docs/figures.md)
     dependence: list[Dependence] = []
-    weights: list[SiteTrees] = []  # of trees that are weighed
-    choices: dict[str, str] = {}  # what each site uses and why, in a sentence, where sites choose so
-    shared_forest: str = ""  # what the forest that they leave or keep is made of, in a sentence
-    clusters: dict[str, list[str]] = {}  # of sites, by the one in their middle
-    distances: dict[str, list[float]] = {}  # of each site from all of them, in the same order
+    weights: list[SiteTrees] = []  # if trees are weighted
+    choices: dict[str, str] = {}  # what each site uses and why, in a sentence, if sites choose
+    shared_forest: str = ""  # the composition of the shared forest, in a sentence
+    clusters: dict[str, list[str]] = {}  # of sites, named by their centroid
+    distances: dict[str, list[float]] = {}  # from each site to all others, in the same order
     threshold: float | None = None  # for the positive class of two
-    repeats: int = 0  # how often every row was evaluated; 0: the test rows were, once
+    repeats: int = 0  # how often every row was evaluated; 0: the test rows, once
     folds: int = 0  # or the number of sites that were left out in turn
     evaluation: list[MetricsRow] = []
-    subgroups: list[MetricsRow] = []  # if the study asks for them
+    subgroups: list[MetricsRow] = []  # if the study requests it
     curves: list[Curve] = []
     counts: list[Counts] = []
-    pooled_hash: str | None = None  # of the forest of all rows in one place, if it was grown
-    received: list[str] = []  # sites that have got the results
+    pooled_hash: str | None = None  # hash of the pooled forest, if it was grown
+    received: list[str] = []  # sites that have received the results
     verification: str = ""  # how far sums and decisions are verified, in a sentence; empty in one process
-    copy_for: str = ""  # the site that this is a copy for: metrics of other sites are left out
-    among: list[str] = []  # the sites of the study that it is a copy of
+    copy_for: str = ""  # the site of this copy: metrics of other sites are left out
+    among: list[str] = []  # the sites of the study that this is a copy of
 
     @property
     def left_out(self) -> bool:
@@ -207,13 +207,13 @@ class Record(msgspec.Struct, kw_only=True):
 
     @property
     def date_split(self) -> tuple[str, str] | None:
-        """The column by which rows were split, and which of them are test rows, if they were split by date."""
+        """The column that split the rows, and which rows are test rows, if they were split by date."""
         split = self.study.get("split")
         return (split.get("by", ""), split.get("test", "")) if isinstance(split, dict) else None
 
     @property
     def on_splits(self) -> bool:
-        """Whether metrics are those of models of splits, and not of the one model of the study."""
+        """Whether metrics belong to models of splits instead of the study's own model."""
         return self.repeats > 0 or self.left_out
 
 
@@ -232,7 +232,7 @@ class Run:
         self._write(RUN, msgspec.json.format(msgspec.json.encode(record), indent=1))
 
     def read(self) -> Record:
-        """Read ``run.json``; it may come from anywhere, so everything is checked."""
+        """Read and check ``run.json``, which may come from anywhere."""
         path = self.file(RUN)
         if not path.is_file():
             raise InputError(f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one")
@@ -242,7 +242,7 @@ class Run:
             raise type(error)(f"{path}: {error}") from None
 
     def save_models(self, result: Result) -> list[Model]:
-        """Write the model in shares; or the global forest, each site's, or both: a site's name is no file name."""
+        """Write the model in shares; or the global forest, each site's, or both, without site names as file names."""
         if result.shared is not None:
             result.shared.save(self.file(SHARES))
             return [Model(SHARES, result.shared.hash, result.shared.trees, result.shared.nodes)]
@@ -274,7 +274,7 @@ class Run:
         model = models.get(site or "", models.get(""))
         if model is None:
             raise InputError(f"every site has its own forest here; name one with --site: {', '.join(names)}")
-        path = self.file(Path(model.file).name)  # a name, never a way out of the folder
+        path = self.file(Path(model.file).name)  # a name, never a path out of the folder
         if not path.is_file():
             raise InputError(f"{str(path)!r} is gone; run `silvan fit` again")
         forest = Forest.load(path)
@@ -282,7 +282,7 @@ class Run:
         return forest
 
     def made_here(self) -> Forest:
-        """Read the forest that the site whose folder this is made of its own rows."""
+        """Read the personal forest of the site that this folder belongs to."""
         path = self.file(MADE_MODEL)
         if not path.is_file():
             raise InputError(
@@ -294,7 +294,7 @@ class Run:
         return made
 
     def write_evaluation(self, rows: list[MetricsRow], name: str = EVALUATION) -> None:
-        """Write the table of figures."""
+        """Write the table of metrics."""
         names = list(rows[0].metrics if rows else ())
         noisy = any(row.epsilon is not None for row in rows)
         ends = [f"{name}_{end}" for name in names for end in ("low", "high")] if noisy else []
@@ -318,7 +318,7 @@ class Run:
 
 
 class NotKept(Run):
-    """A run of which nothing is kept, for trials."""
+    """A run that stores nothing, for trials."""
 
     def __init__(self) -> None:
         super().__init__("")
@@ -332,7 +332,7 @@ class NotKept(Run):
 
 
 def read_record(data: bytes) -> Record:
-    """Read the content of ``run.json``, checking all of it."""
+    """Read the content of ``run.json`` and check all of it."""
     try:
         head = msgspec.json.decode(data, type=_Head)
         reject(head.format != FORMAT, f"it does not say format {FORMAT!r}")

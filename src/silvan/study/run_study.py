@@ -1,8 +1,8 @@
 """The run sequence of a study, the only one: agree, announce, describe, train, evaluate, explain, write, close.
 
 `silvan fit`, the demo, FLARE's jobs and the trial behind an approval all call it. They differ in the federation, the
-folder and the listener. What it asks of sites follows from the study and from their replies, and from nothing else:
-with the replies of a journal it asks the same again.
+folder and the listener. Its requests depend only on the study and the replies, so with the replies of a journal it
+makes the same requests again.
 """
 
 import time
@@ -20,7 +20,7 @@ from silvan.study.study_file import make_learner
 def run_study(
     study: Study, federation: Federation, run: Run, record: Record, listener: Listener, *, secret_sampling: bool = False
 ) -> Record:
-    """Run a study, and return the record with all that came out.
+    """Run a study, and return the record with all results.
 
     The record is written after each step, so that what was computed is kept whatever happens next. With
     ``secret_sampling`` sites first agree on a key, so that only they know which rows are in which tree.
@@ -28,7 +28,7 @@ def run_study(
     federation.watch(listener.on)
 
     listener.stage("agreeing on columns")
-    if study.by_columns:  # what parties are asked does not depend on their columns
+    if study.by_columns:  # requests to parties do not depend on their columns
         steps.announce_study(study, federation, make_learner(study, None))
     steps.note_agreement(record, federation, study)
     run.write(record)

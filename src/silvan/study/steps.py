@@ -1,4 +1,4 @@
-"""What a run records at its steps: what sites agreed on, what was announced to them, the model, and what columns do.
+"""What a run records at its steps: the agreement, the announcement, the model, and column effects.
 
 The caller writes the record after each step, before the next one starts.
 """
@@ -53,7 +53,7 @@ from silvan.study.study import Study
 from silvan.study.table_check import ONE_SITE
 from silvan.util.readable import count_of
 
-_MOST_COLUMNS = 200  # what sites disclosed is kept of so many columns
+_MOST_COLUMNS = 200  # disclosed facts are recorded for at most this many columns
 
 
 def versions() -> dict[str, str]:
@@ -63,7 +63,7 @@ def versions() -> dict[str, str]:
 
 
 def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Record:
-    """Return the record of a study before anything was asked; ``file`` is the path from the run folder."""
+    """Return the record of a study before the first request; ``file`` is the path from the run folder."""
     return Record(
         name=study.name,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -76,18 +76,18 @@ def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Re
 
 
 def _files_of_parties(study: Study) -> list[tuple[str, Table]]:
-    """Return the parties whose files are written in some way that the study says."""
+    """Return the parties with reading options in the study."""
     own = study.tables if study.by_columns else {}
     return [(party, table) for party, table in own.items() if isinstance(table, Table)]
 
 
 def agree(federation: Federation, study: Study) -> Agreement:
-    """Find out what sites, or parties, on other machines have in common."""
+    """Find out what remote sites, or parties, have in common."""
     if study.by_columns:
         how = Alignment(study.label, study.match, test=study.test, task=study.task, schema=study.schema)
         return agree_on_columns(federation, how)
-    # with a given schema sites may not even say how many rows they have
-    alone = study.private or len(federation.sites) == 1  # noise protects a column that one site has
+    # with a given schema sites may not even disclose their number of rows
+    alone = study.private or len(federation.sites) == 1  # noise protects a column of a single site
     columns = None if alone else partial(share_columns, federation)
     known = study.label, study.task, study.schema
     return agree_on(
@@ -115,7 +115,7 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
     if len(federation.sites) == 1 and federation.columns is None:
         record.warnings.insert(0, ONE_SITE)
     record.agreement_rounds = federation.agreement_rounds
-    # a report is passed on: what the sites of a private study do not tell with noise is not in it
+    # a report is passed on, so it contains nothing that the sites of a private study did not disclose with noise
     record.columns = [] if study.private else federation.agreement.described[:_MOST_COLUMNS]
     if federation.columns is not None:
         record.by, record.sites = "columns", column_steps.parties(federation)
@@ -137,7 +137,7 @@ def _site(federation: Federation, name: str) -> SiteRows:
 def announce_study(
     study: Study, federation: Federation, learner: FederatedEstimator, *, sampling: bool = False
 ) -> None:
-    """Announce all that the study will ask: raise an error if a site would refuse, before anything is spent."""
+    """Announce all requests of the study: raise an error if a site would refuse, before anything is spent."""
     unknown = [name for name in study.evaluation.dependence if name not in federation.schema.names]
     if unknown:
         raise InputError.about("dependence", f"names {unknown[0]!r}, which is no column to learn from")
@@ -150,9 +150,9 @@ def announce_study(
 def request_plan_of(
     study: Study, federation: Federation, learner: FederatedEstimator, *, sampling: bool = False
 ) -> RequestPlan:
-    """Return all that the study will ask: of sites once there is a schema, of parties from the first message on.
+    """Return all requests of the study: to sites once there is a schema, to parties from the first message on.
 
-    With ``sampling`` sites agree on a key of draws.
+    With ``sampling`` sites agree on a sampling key.
     """
     request_plan = describe_plan() if study.describe else RequestPlan((), tasks=0)
     if study.describe == "only":
@@ -172,7 +172,7 @@ def request_plan_of(
 
 
 def describe_columns(record: Record, federation: Federation, study: Study, listener: Listener) -> None:
-    """Record what the columns hold, if the study asks for it."""
+    """Record the description of the columns, if the study requests it."""
     if study.describe:
         with listener.step("Describing columns"), federation.working_on("describing"):
             record.table_one = describe_tables(federation, study.max_bins)
@@ -180,7 +180,7 @@ def describe_columns(record: Record, federation: Federation, study: Study, liste
 
 
 def note_training(record: Record, run: Run, federation: Federation, result: Result, seconds: float) -> None:
-    """Write the model; record its rounds, bytes, seconds, importances, weights and what sites chose."""
+    """Write the model; record its rounds, bytes, seconds, importances, weights and the sites' choices."""
     record.models = run.save_models(result)
     record.at_sites, record.threshold, record.importances = result.at_sites, result.threshold, result.importances
     record.rounds, record.bytes, record.seconds = result.rounds, result.bytes, round(seconds, 3)
@@ -193,7 +193,7 @@ def note_training(record: Record, run: Run, federation: Federation, result: Resu
 def explain_model(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> None:
-    """Record which columns matter and how predictions depend on some, if the study asks for it."""
+    """Record which columns matter and how predictions depend on some, if the study requests it."""
     if not (study.evaluation.importance or study.evaluation.dependence):
         return
     names = federation.schema.label.scored or ["prediction"]
@@ -202,7 +202,7 @@ def explain_model(
             found = learner.explained(
                 federation, study.evaluation.importance, study.evaluation.dependence, study.evaluation.by
             )
-    except InputError as error:  # too few rows, or no forest for all sites: the model is there all the same
+    except InputError as error:  # too few rows, or no forest for all sites: the model is there anyway
         record.warnings.append(str(error))
         return
     record.permutation = found.permutation
@@ -242,7 +242,7 @@ def note_traffic(record: Record, federation: Federation) -> None:
 
 
 def describe_kinds(names: Iterable[str]) -> list[Kind]:
-    """Return what each kind of request, by name, asks and answers; unknown names are left out."""
+    """Return descriptions of each kind of request and its reply, by name; unknown names are left out."""
     requests = {name: HANDLERS[name][0] for name in names if name in HANDLERS}
     return [
         Kind(name, _first_paragraph(request), _first_paragraph(request.reply), request.verb)
@@ -256,11 +256,11 @@ def _first_paragraph(message: type) -> str:
 
 
 # -- evaluation
-_MOST_CLASSES = 12  # curves are kept for so many classes
+_MOST_CLASSES = 12  # curves are stored for at most this many classes
 
 
 def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
-    """Return whether there are rows to evaluate the model on, as far as it is known."""
+    """Return whether there are rows to evaluate the model on, as far as is known."""
     if study.on_splits or not _knows_test_rows(federation, study):
         return study.evaluated
     return any(site.test_rows for site in record.sites)
@@ -269,7 +269,7 @@ def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
 def evaluate_model(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> None:
-    """Record how the model does at the sites, and by subgroups, beside what sites have alone."""
+    """Record the model's metrics at the sites, and by subgroups, beside those of local models."""
     if study.on_splits:
         found = _evaluate_on_splits(record, federation, learner, study, listener)
     else:
@@ -294,7 +294,7 @@ def evaluate_model(
 def _evaluate_on_splits(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> Evaluation:
-    """Evaluate the learner on many splits, each row as often as the study says."""
+    """Evaluate the learner on many splits, each row once per repeat."""
     if not isinstance(learner, Learner):
         raise InputError("evaluation on splits is for learners of rows at sites; leave repeats and split out")
     splits, found, scores, names, pooled = study.splits(federation.active), [], None, tuple[str, ...](), None
@@ -343,7 +343,7 @@ def metrics_row(row: Row) -> MetricsRow:
 
 
 def counts_of(row: Row, scored: list[str]) -> Counts:
-    """Return the counts behind a line of the evaluation; ``scored`` are the classes that scores are of, if any."""
+    """Return the counts behind a line of the evaluation; ``scored`` are the classes with scores, if any."""
     detail = row.detail
     if detail is None:
         return Counts(row.site, row.model)

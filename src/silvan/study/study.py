@@ -1,8 +1,8 @@
-"""What a study is: one frozen object that mirrors the study file, at the coordinator and at sites.
+"""A study: one frozen object that mirrors the study file, at the coordinator and at sites.
 
-Every key is declared here once, with its type, range, default, documentation, and where it cannot be set. Whatever
-reads study files, their reference in docs/study.md, a study's fingerprint and all who run it derive from this. Sites
-read studies too, so no learner is imported.
+Every key is declared here once, with its type, range, default, documentation, and where it cannot be set. The reader
+of study files, their reference in docs/study.md, a study's fingerprint and the run all derive from this. Sites read
+studies too, so no learner is imported.
 """
 
 import os
@@ -64,14 +64,14 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
         [privacy](privacy.md#evaluating-a-private-model). Without it metrics are exact, and sites with a budget refuse
         them
     importance
-        whether sites are asked how much columns matter: errors on test rows with each column shuffled, summed over
+        whether sites measure the importance of columns: errors on test rows with each column shuffled, summed over
         sites (message `ShuffleColumns`), see [metrics](figures.md#columns-that-matter). Needs `test`, and a forest for
         all sites
     by
         categorical columns for metrics by subgroup, as `by = ["sex"]`, see
         [metrics](figures.md#subgroups). Not with `repeats`
     dependence
-        columns for which the mean prediction at each of some values is asked (message `SetColumns`), see
+        columns whose effect is measured: the mean prediction at several values (message `SetColumns`), see
         [metrics](figures.md#how-predictions-depend-on-a-column)
     """
 
@@ -82,9 +82,9 @@ class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Predict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study that only predicts is about: the model of another study, for the n-th time."""
+    """The section of a study that only predicts: the model of another study, for the n-th time."""
 
-    study: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # digest of the text of the study that the model is of
+    study: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # digest of the text of the study that trained the model
     model: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     number: Annotated[int, Meta(ge=0)]
 
@@ -148,7 +148,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     output
         the run folder, relative to the study file; `--output` on the command line goes first
     id
-        with `[parties]`: the column that tells rows apart
+        with `[parties]`: the column that identifies rows
     match
         with `[parties]`: how rows are matched, see [vertical](vertical.md)
     names
@@ -158,15 +158,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     site
         the column of `table` that names the site
     query
-        what is asked of `table`, if that is a database
+        the query on `table`, if that is a database
     memory
         how much of a site's rows may be in memory, such as `"2GB"`, see [tables](tables.md)
     quorum
         how many sites must stay; without one, all: the study stops and names who is missing. At least three for ring
         sums, two thirds of the sites for masked ones
     timeout
-        seconds after which a site that is silent or away is given up. The time in which an owner has not yet approved
-        does not count
+        seconds after which a silent or absent site is given up. Waiting for an owner's approval does not count
     approval_days
         days that sites' owners have to approve the study
     sampling
@@ -178,9 +177,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         the journal for it
     label_holder
         the party that holds the label: the others compute on labels that it signed, and on no others. Without it they
-        take the word of the coordinator and of the party that says so
+        rely on the coordinator and on the party that claims to hold it
     metrics
-        `"own"`: at the end a site is sent its own metrics and those over all sites; `"all"`: everybody's
+        `"own"`: at the end a site receives its own metrics and those over all sites; `"all"`: those of every site
     sites
         the table of each site; between machines a list of the sites' names
     parties
@@ -188,15 +187,15 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     reading
         how the files of all sites are written
     kinds
-        what columns are, where their cells do not tell
+        the kinds of columns, if their cells are ambiguous
     schema
-        what the columns mean, said before anybody looks at them
+        the meaning of the columns, fixed before anybody looks at them
     learner
-        what learns, and its parameters
+        the learning algorithm and its parameters
     evaluation
         how the model is evaluated
     policy
-        what every site lets out, whatever it is asked
+        the limits on what every site discloses
     predict
         written by `silvan study predict`
     """
@@ -300,11 +299,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = Policy()
     predict: Annotated[Predict | None, about(here=_REMOTE, rows=_FOR_PARTIES, decides=False)] = None
 
-    # -- what it was read from
+    # -- origin of the study
     path: Annotated[Path, NOT_A_KEY] = Path("study.toml")
     text: Annotated[str, NOT_A_KEY] = ""
     lines: Annotated[dict[Key, int], NOT_A_KEY] = {}
-    # by site or party, or the one table under ""; none of sites on other machines
+    # by site or party, or the one table under ""; empty for remote sites
     tables: Annotated[Sources, NOT_A_KEY] = {}
 
     @property
@@ -321,7 +320,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> LearnerSpec:
-        """What is known about the learner."""
+        """The learner's registry entry."""
         return LEARNERS[self.kind]
 
     @property
@@ -331,11 +330,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_splits(self) -> bool:
-        """Whether other models than its own are evaluated, on splits in which every row is a test row."""
+        """Whether it evaluates models on splits in which every row is a test row."""
         return self.repeats is not None or self.split == "sites"
 
     def splits(self, sites: Iterable[str]) -> list[Split]:
-        """Return the splits of these sites' rows that the study is evaluated on; none for one set of test rows."""
+        """Return the splits of these sites' rows for the evaluation; empty for one set of test rows."""
         if self.split == "sites":
             return [LeftOut(site) for site in sites]
         return list(folds_of(self.test, self.repeats)) if self.repeats else []
@@ -351,7 +350,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        """The columns that are predicted: the label, or times and events."""
+        """The columns to predict: the label, or times and events."""
         return (self.label,) if self.event is None else (self.label, self.event)
 
     @property
@@ -372,12 +371,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_bins(self) -> int:
-        """How closely columns are counted: the bins of a tree."""
+        """How finely columns are counted: the bins of a tree."""
         return int(getattr(self.learner, "max_bins", Settings.max_bins))
 
     @property
     def private(self) -> bool:
-        """Whether its forest is made of noisy counts."""
+        """Whether its forest is built from noisy counts."""
         return isinstance(self.learner, HistogramForestParameters) and self.learner.epsilon is not None
 
     @property
@@ -404,11 +403,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_tasks(self) -> int:
-        """The maximum number of tasks: a model, its evaluation, and what columns do; parties may ask for more."""
+        """The maximum number of tasks: a model, its evaluation, and column effects; parties may have more."""
         explained = self.evaluation.importance + bool(self.evaluation.dependence)
         return 2 + explained + 2 * self.by_columns + bool(self.describe)
 
-    # -- what identifies it
+    # -- identity
     @property
     def digest(self) -> str:
         """The SHA-256 of the study's text, in hexadecimal."""
@@ -426,7 +425,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_folder(self) -> str:
-        """The name of the run folder that has the model to predict with, or that the model will be in."""
+        """The name of the run folder of the model to predict with."""
         return self._folder_of(self.digest if self.predict is None else self.predict.study)
 
     def _folder_of(self, digest: str) -> str:
@@ -440,13 +439,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def max_epsilon(self, sites: Sequence[str]) -> float:
         """Return the most that it may cost of a site's privacy budget.
 
-        Where sites share the noise on a sum, a site that is lost has the others draw theirs again.
+        If sites share the noise on a sum, losing a site makes the others sample theirs again.
         """
         once = (self.parameters.get("epsilon") or 0.0) + (self.evaluation.epsilon or 0.0)
         return float(once) * (1 if self.parameters.get("noise") == "site" else 1 + self.losses(sites))
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings that decide the result, as plain data; sections without any are left out."""
+        """Return all settings that decide the result, as plain data; empty sections are left out."""
         not_of, found = "columns" if self.by_columns else "rows", {}
         for name, hint in typed_keys(type(self)).items():
             more, value = extras(hint), _plain(getattr(self, name))
@@ -456,7 +455,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as plain data: of a section, what differs from the defaults."""
+    """Return a setting as plain data; for a section, what differs from the defaults."""
     if isinstance(value, Schema):
         return value.to_json()
     if isinstance(value, EvaluationSettings | Policy):

@@ -27,7 +27,7 @@ from silvan.study.toml_lines import read_toml
 def make_federation(study: Study, journal: Path | None = None, schema: Schema | None = None) -> Federation:
     """Return a study's federation; its sites or parties read their tables and agree on a schema."""
     with with_lines(study), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # they are in the differences, which are shown
+        warnings.simplefilter("ignore", UserWarning)  # they are among the differences, which are shown
         settings: dict[str, Any] = {
             "label": study.label,
             "test": study.test,
@@ -65,7 +65,7 @@ def make_learner(study: Study, schema: Schema | None) -> FederatedEstimator:
 
 
 def read_study(path: str | Path) -> Study:
-    """Read a study file; raise one error that lists all that is wrong with it."""
+    """Read a study file; raise one error that lists all mistakes."""
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the study file in it")
@@ -83,7 +83,7 @@ def read_remote_study(path: Path) -> Study:
 def fingerprint_of(study: Study, version: str) -> str:
     """Return a hash of everything that decides the result: settings, the bytes of the tables, the program's version.
 
-    Of a table in a database it covers the address and the query; the journal knows the rows.
+    For a table in a database it covers the address and the query; the journal covers the rows.
     """
     text = json.dumps([version, study.settings(), list(study.tables)], sort_keys=True)
     digest = hashlib.sha256(text.encode())
@@ -102,7 +102,7 @@ def fingerprint_of(study: Study, version: str) -> str:
 
 @contextmanager
 def with_lines(study: Study) -> Iterator[None]:
-    """Add the line of the study file to errors about something that the study sets."""
+    """Add the line of the study file to errors about its settings."""
     try:
         yield
     except SiteError as error:

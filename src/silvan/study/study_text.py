@@ -1,4 +1,4 @@
-"""What a study's text fixes of all requests: sites hold their coordinator to it."""
+"""What a study's text fixes about all requests; sites enforce it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from silvan.study.study import Study
 
 
 def text_of(study: Study, name: str | None = None) -> StudyText:
-    """Return what the text fixes; ``name`` is the study's, or that of one of its splits."""
+    """Return what the text fixes; ``name`` is that of the study or of a split."""
     parameters = {**defaults(type(study.learner)), **study.parameters}
     outside, evaluation = {*study.label_columns, *study.left_out}, study.evaluation
     known = set() if study.schema is None else {*study.schema.columns}

@@ -1,7 +1,8 @@
-"""Checks the tables of a study's sites before training, where all of them are in this process.
+"""Checks the tables of a study's sites before training, if all of them are in this process.
 
 Sites may have a column in different units: its values hardly overlap, and one factor explains why. Values of sites
-whose patients differ overlap, whatever the ratio of their medians. Zeros are left out, being zeros in all units.
+whose patients differ overlap, whatever the ratio of their medians. Zeros are left out, because they are zero in any
+unit.
 """
 
 import difflib
@@ -30,15 +31,15 @@ from silvan.util.readable import count_of, format_count, format_names, format_nu
 
 T = TypeVar("T")
 
-_MEASURED = 10  # fewest values of a column that may be a measurement; fewer are codes
-_LEAK = 0.99  # a column that ranks the label's classes so well by itself probably knows the label
+_MEASURED = 10  # minimum number of distinct values of a measurement; fewer are codes
+_LEAK = 0.99  # a column that ranks the label's classes this well by itself probably reveals the label
 _GOOD = 0.8  # AUC at other sites of a column that is a good measurement
-_FEW_OF_A_CLASS = 10  # rows of all sites, below which a class is rare
-_MANY = 20  # a label with more whole numbers than that may be a number
+_FEW_OF_A_CLASS = 10  # a class with fewer rows over all sites is rare
+_MANY = 20  # a label with more distinct integers may be a number
 
 
 def open_tables(study: Study) -> dict[str, SiteTable]:
-    """Return the tables of a study in one process, by site; nobody agrees on anything."""
+    """Return the tables of a study in one process, by site, without an agreement."""
     settings = SiteSettings(
         label=study.label,
         exclude=study.exclude,
@@ -53,24 +54,24 @@ def open_tables(study: Study) -> dict[str, SiteTable]:
 
 
 def table_of_all(study: Study) -> SiteTable | None:
-    """Return the one table that holds the rows of all sites, if there is one."""
+    """Return the one table with the rows of all sites, if there is one."""
     if study.site is None:
         return None
     return SiteTable("all sites", study.tables[""], SiteSettings(label=study.label, kinds=study.kinds))
 
 
 def reading_notes(tables: Mapping[str, SiteTable]) -> dict[str, list[str]]:
-    """Return what was found out of how the sites' files are written, by site."""
+    """Return the detected formats of the sites' files, by site."""
     return {name: list(table.table.notes) for name, table in tables.items() if table.table.notes}
 
 
 def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict[str, list[ColumnProfile]]:
-    """Return what is known of every column, by site."""
+    """Return what is known about every column, by site."""
     profiles = {}
     for name, site in sites.items():
         try:
             profiles[name] = profile_columns(site.table, site.label, most)
-            _ = site.groups  # an error where the column of ids does not tell
+            _ = site.groups  # an error if the ID column cannot be used
             if site.date_split is not None:
                 site.date_split.hold_out(site.table)
         except InputError as error:
@@ -83,7 +84,7 @@ ONE_SITE = "there is one site: nothing is federated, and the model is that of it
 
 
 def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
-    """Return a line where tables lack the column to predict, with which a study stops."""
+    """Return a line if tables lack the column to predict, which stops the study."""
     lacking = [site for site, columns in profiles.items() if all(column.name != label for column in columns)]
     if not lacking:
         return []
@@ -93,7 +94,7 @@ def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: s
 
 
 def questions_of_rows(sites: Mapping[str, SiteTable]) -> list[str]:
-    """Return what somebody should look at of whole rows, a line each: copies, and several rows of a person."""
+    """Return questions about whole rows, one line each: copies, and several rows per person."""
     tables = {name: site.table for name, site in sites.items()}
     grouped = {name: site.groups.ids for name, site in sites.items() if site.groups is not None}
     ungrouped = {name: table for name, table in tables.items() if sites[name].group is None}
@@ -104,7 +105,7 @@ def questions_of_rows(sites: Mapping[str, SiteTable]) -> list[str]:
 def questions(
     profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None, whole: SiteTable | None = None
 ) -> list[str]:
-    """Return what somebody should look at, a line each; ``whole`` is the file that the rows of all sites are in."""
+    """Return questions about odd data, one line each; ``whole`` is the file with the rows of all sites."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, note in ({} if whole is None else padded_columns(whole.table)).items():
         found.setdefault((name, note), []).append("all sites")
@@ -145,7 +146,7 @@ def _some(sites: Sequence[str]) -> str:
 
 
 def _same_rows(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return sites whose tables are the same: rows of one would be evaluated by models that have seen them."""
+    """Return sites with identical tables: rows of one would be evaluated by models trained on them."""
     names = list(profiles)
     return [
         f"the tables of {site} and {other} are alike in every column: is it the same file twice?"
@@ -156,7 +157,7 @@ def _same_rows(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _other_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
-    """Return what the two classes are called at sites that do not call them alike."""
+    """Return the names of the two classes at sites where they differ."""
     if task == "regression":
         return []
     called: dict[tuple[str, ...], tuple[str, list[str]]] = {}
@@ -171,7 +172,7 @@ def _other_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, 
 
 
 def questions_of_columns(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, absent: str) -> list[str]:
-    """Return a line for sites of few rows, columns that some sites lack, and classes that one site alone has."""
+    """Return a line for sites with few rows, columns that some sites lack, and classes of a single site."""
     sizes = {site: max((c.rows for c in columns), default=0) for site, columns in profiles.items()}
     lines = [
         f"{site} has {count_of(rows, 'row')}: too few to learn from or to evaluate on, and what leaves the site "
@@ -180,7 +181,7 @@ def questions_of_columns(profiles: Mapping[str, Sequence[ColumnProfile]], label:
         if rows < _FEW_OF_A_CLASS
     ]
     everything = dict.fromkeys(c.name for columns in profiles.values() for c in columns if c.name != label)
-    near = {name for alike in look_alike(everything) for name in alike}  # these are asked about as the same column
+    near = {name for alike in look_alike(everything) for name in alike}  # asked about already
     lacking: dict[tuple[str, ...], list[str]] = {}
     for name in everything:
         without = tuple(site for site, columns in profiles.items() if all(c.name != name for c in columns))
@@ -203,7 +204,7 @@ def questions_of_columns(profiles: Mapping[str, Sequence[ColumnProfile]], label:
 
 
 def _rare_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
-    """Return a line if the label has one class, and one for each class that few rows of all sites have."""
+    """Return a line if the label has one class, and one for each class that is rare over all sites."""
     found = [column for columns in profiles.values() for column in columns if column.name == label]
     if task == "regression" or any(column.distinct and not column.classes for column in found):
         return []
@@ -223,7 +224,7 @@ def _rare_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, t
 
 
 def _other_kinds(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
-    """Return columns that are numbers at some sites and text or dates at others, where a study stops."""
+    """Return columns that are numbers at some sites and text or dates at others, which stops a study."""
     found: dict[str, dict[str, list[str]]] = {}
     for site, columns in profiles.items():
         for column in columns:
@@ -238,7 +239,7 @@ def _other_kinds(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) ->
 
 
 def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return columns whose names differ in case, blanks or signs alone, at one site or at several."""
+    """Return columns whose names differ only in case, blanks or punctuation, at one site or at several."""
     names = {column.name: None for columns in profiles.values() for column in columns}
     return [
         f"{format_names(alike)} differ in case, blanks or signs alone: are they the same column? then write them "
@@ -248,7 +249,7 @@ def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _other_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return columns that one site alone lacks while it alone has others: one of these may be the same."""
+    """Return columns that a single site lacks while it alone has others: one of these may be the same."""
     everything = {column.name: None for columns in profiles.values() for column in columns}
     asked = {name for alike in look_alike(everything) for name in alike}
     names = {site: [c.name for c in columns if c.name not in asked] for site, columns in profiles.items()}
@@ -258,7 +259,7 @@ def _other_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
         absent = set.intersection(*others) - set(own) if others else set()
         alone = [name for name in own if not any(name in some for some in others)]
         if len(names) == 2 and lines:
-            break  # of two sites, both would say the same
+            break  # with two sites, both would be the same statement
         if absent and alone:
             lines.append(
                 f"{site} lacks {format_names(sorted(absent))}, and it alone has {format_names(alone)}: are they the "
@@ -268,7 +269,7 @@ def _other_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _near_categories(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
-    """Return categories of a column that differ in case, blanks or signs alone, at one site or at several."""
+    """Return categories of a column that differ only in case, blanks or punctuation, at one site or at several."""
     found: dict[str, dict[str, list[str]]] = {}
     for site, columns in profiles.items():
         for column in columns:
@@ -302,9 +303,9 @@ def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _leaks(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return columns that rank the label's classes nearly without fault by themselves.
+    """Return columns that rank the label's classes almost perfectly by themselves.
 
-    One that does so at some sites, by few rows, and well enough at the others, is a good measurement.
+    A column that does so at some sites with few rows, and well enough at the others, is a good measurement.
     """
     lines = []
     for name, by_site in _by_column(profiles, lambda column: column.auc).items():
@@ -320,7 +321,7 @@ def _leaks(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _codes(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return numbers that stand apart in a column, as people write where a value is missing, and what to set then."""
+    """Return isolated numbers in a column, such as codes for missing values, and the setting for them."""
     lines = []
     for name, by_site in _by_column(profiles, lambda column: column.codes or None).items():
         rows = sum((Counter(codes) for codes in by_site.values()), Counter[int]())
@@ -355,13 +356,13 @@ _FACTORS = {
 }
 """What one unit is of another, of those in common use."""
 
-_GAP = 0.4  # logarithms of medians that are so far apart, with none between them, are of two groups of sites
+_GAP = 0.4  # a gap this large between logarithms of medians separates two groups of sites
 _APART, _WHOLLY_APART = 0.9, 0.95
 """How far the distributions of two groups must differ (Kolmogorov and Smirnov's distance)."""
 
 _ALIKE = 0.35  # how far they may differ once the factor is taken out
 _NEAR = 0.2  # how far the logarithm of a ratio may be from that of a factor
-_LARGE = 5.0  # a ratio that is asked about whether or not it is a known factor, if the groups are wholly apart
+_LARGE = 5.0  # a larger ratio raises a question even if it is not a known factor, if the groups are disjoint
 _MOST = 1e300  # larger numbers count as this, so that two of them have a mean
 _Group = dict[str, np.ndarray]
 
@@ -376,7 +377,7 @@ def ask_about_units(name: str, spreads: Mapping[str, Sequence[float]]) -> list[s
 
     ``spreads`` are quantiles of the column's values other than zero, as many at every site.
     """
-    with np.errstate(over="ignore"):  # beyond all numbers is far apart too
+    with np.errstate(over="ignore"):  # beyond all numbers counts as far apart too
         groups = _groups({site: np.clip(spread, -_MOST, _MOST) for site, spread in spreads.items()})
         most = max(range(len(groups)), key=lambda place: len(groups[place]))
         pairs = [(min(place, most), max(place, most)) for place in range(len(groups)) if place != most]
@@ -388,13 +389,13 @@ def _groups(spreads: _Group) -> list[_Group]:
     medians = {site: log(float(np.median(np.abs(spread)))) for site, spread in spreads.items()}
     order = sorted(medians, key=lambda site: medians[site])
     steps = np.diff([medians[site] for site in order])
-    least = max(_GAP, steps.max(initial=0.0) / 3)  # beside a large gap, small ones are those between people
+    least = max(_GAP, steps.max(initial=0.0) / 3)  # beside a large gap, small ones are differences between people
     starts = [0, *(np.flatnonzero(steps >= least) + 1), len(order)]
     return [{s: spread for s, spread in spreads.items() if s in order[a:b]} for a, b in pairwise(starts)]
 
 
 def _question(name: str, low: _Group, high: _Group) -> list[str]:
-    """Return a line if the values of two groups of sites are as apart as units are."""
+    """Return a line if the values of two groups of sites differ as units do."""
     below, above = np.concatenate(list(low.values())), np.concatenate(list(high.values()))
     small, large = np.abs(below), np.abs(above)
     ratio, apart = float(np.median(large) / np.median(small)), _distance(small, large)
@@ -417,7 +418,7 @@ def _question(name: str, low: _Group, high: _Group) -> list[str]:
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the largest difference between the shares of two samples that are below any value."""
+    """Return the largest difference between the distribution functions of two samples."""
     ends = np.concatenate([one, other])
     shares = [np.searchsorted(np.sort(values), ends, "right") / len(values) for values in (one, other)]
     return float(np.abs(shares[0] - shares[1]).max())

@@ -1,8 +1,8 @@
 """Finds the line of every key in a TOML file, converts what it says, and collects errors that point to lines.
 
-tomllib does not tell lines of keys. But lines in which all brackets and strings are closed are one statement, and
-there is exactly one key or header in it. A text may be made to harm: a coordinator's, which a site reads before its
-owner has approved anything, must cost no more than its length.
+tomllib does not report lines of keys. But lines in which all brackets and strings are closed are one statement, with
+exactly one key or header. A text may be malicious: a site reads a coordinator's text before its owner has approved
+anything, so reading must take time in proportion to its length.
 """
 
 import re
@@ -30,8 +30,8 @@ RENAMED = {
 }
 """Earlier names of keys, and names that other programs have for them."""
 
-BEFORE = "before the first [section]"  # where the keys of the study itself belong
-_LONGEST = 1 << 24  # characters of a text: more are no study's
+BEFORE = "before the first [section]"  # the place of the study's own keys
+_LONGEST = 1 << 24  # maximum number of characters in a study's text
 _PIECES = re.compile(
     r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|"(?:[^"\\\n]|\\[^\n])*+"?|'
     r"'''.*?(?:'{3,5}|\Z)|'[^'\n]*+'?|#[^\n]*|[][{}\n]",
@@ -44,7 +44,7 @@ _LONG_KEY = re.compile(r"(?<![\w.-])(?:[\w-]++[ \t]*+\.[ \t]*+){32}")
 
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a TOML file and what it says; raise ``InputError`` with a line if it cannot be read."""
+    """Return the text of a TOML file and its content; raise ``InputError`` with a line if it cannot be read."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -55,7 +55,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """Return what a TOML text says; raise ``InputError`` with the line where an editor looks for it."""
+    """Return the content of a TOML text; raise ``InputError`` with the line where an editor looks for it."""
     if len(text) > _LONGEST:
         raise InputError(f"{path}: {len(text):,} characters are too many; at most {_LONGEST:,}")
     if _LONG_KEY.search(_PIECES.sub(_without_text, text)):
@@ -102,13 +102,13 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _without_text(piece: re.Match[str]) -> str:
-    """Return what stands for a piece where only keys are looked at: a string may be a name in a key."""
+    """Return a placeholder for a piece if only keys matter: a string may be a name in a key."""
     what = piece[0]
     return "s" if what[0] in "\"'" else "\n" if what == "\n" else " " if what[0] == "#" else what
 
 
 def _header_name(parsed: dict[str, Any]) -> Key:
-    """Return the name in a header, which parses as empty tables inside one another."""
+    """Return the name in a header, which parses as nested empty tables."""
     path: list[str] = []
     value: Any = parsed
     while isinstance(value, dict) and value:
@@ -148,12 +148,12 @@ class Problems:
 
     def __init__(self, path: Path, lines: dict[Key, int], places: Mapping[str, str] | None = None) -> None:
         self.path, self.lines = path, lines
-        self.places = places or {}  # where keys belong
+        self.places = places or {}  # the place of keys
         self.found: list[tuple[int, str]] = []
         self.wrong: set[Key] = set()  # the keys that errors are about
 
     def add(self, key: Key, text: str) -> None:
-        """Add an error, on the line of a key or of the section that it should be in."""
+        """Add an error, on the line of a key or of its section."""
         line = next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), 1)
         self.found.append((line, f"{self.path}:{line}: {text}"))
         self.wrong.add(key)

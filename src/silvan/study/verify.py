@@ -1,4 +1,4 @@
-"""Verifies a study after the fact, by the coordinator's journal and what the sites signed.
+"""Verifies a finished study, using the coordinator's journal and the sites' signed statements.
 
 What a coordinator asks follows from the study and from the replies. So the study is run again with the journal in place
 of the sites, and compared with the sites' statements: each request that follows was asked, and no other; each reply in
@@ -53,7 +53,7 @@ OF_THE_RUN = frozenset(
 
 @dataclass
 class Verification:
-    """What was found: how much was compared, what deviates, and what could not be verified, each in a sentence.
+    """The findings: what was compared, what deviates, and what could not be verified, each in a sentence.
 
     ``other_versions`` says which versions of silvan differ; then nothing was compared.
     """
@@ -72,7 +72,7 @@ class Verification:
 
     @property
     def sentence(self) -> str:
-        """The result as the report says it."""
+        """The result as shown in the report."""
         if self.other_versions:
             return f"not verified: {self.other_versions}"
         if self.deviations:
@@ -90,7 +90,7 @@ def verify_study(folder: str | Path, roster: Roster | None = None) -> Verificati
     folder
         The run folder, with its journal.
     roster
-        The public keys by which the sites are known, if not those in the folder: whoever made the folder wrote them.
+        The sites' public keys, to use instead of those in the folder, which its author wrote.
     """
     run = Run(folder)
     record, study = run.read(), _read_study(run)
@@ -148,45 +148,45 @@ def _compare_versions(run: Run, record: Record) -> str:
     return f"{who} ran silvan {theirs}, and this is silvan {here}; nothing was compared: verify with silvan {theirs}"
 
 
-# -- the study once more
+# -- running the study again
 
 
 class _NotInJournalError(Exception):
-    """The study asks for something that the journal has no answer to."""
+    """The study makes a request without a reply in the journal."""
 
 
 class _NoSites(Transport):
-    """Carries nothing: all answers are in the journal."""
+    """Delivers nothing: all replies are in the journal."""
 
     def deliver(
         self, messages: dict[str, bytes], verb: Verb, timeout: float | None
     ) -> Iterator[tuple[str, bytes | Exception]]:
-        """Raise an error: there is nobody to ask."""
+        """Raise an error: there is nobody to send to."""
         raise _NotInJournalError
 
 
 class _ReplayJournal(Journal):
-    """A journal that is read and not written to; what a coordinator made of replies is made again."""
+    """A read-only journal; what a coordinator derived from replies is derived again."""
 
     def keep(self, question: str, entries: dict[str, Entry]) -> None:
-        """Keep nothing."""
+        """Store nothing."""
 
     def remember(self, site: str, values: dict[str, bytes]) -> None:
-        """Remember nothing."""
+        """Store nothing."""
 
     def remembered(self, site: str) -> dict[str, bytes]:
         """Return nothing."""
         return {}
 
     def remove(self) -> None:
-        """Leave the file where it is."""
+        """Leave the file unchanged."""
 
 
 @dataclass
 class _Replay:
-    """A study as it was run again: its federations, one more for each split, and where it stopped, if it did.
+    """A study run again: its federations, one more for each split, and where it stopped, if it did.
 
-    ``run`` is the run folder that is verified, ``again`` the one that the study makes now.
+    ``run`` is the run folder under verification, ``again`` the folder of the second run.
     """
 
     study: Study
@@ -235,7 +235,7 @@ class _Replay:
         return made
 
     def name_of(self, federation: Federation) -> str:
-        """Return how sentences begin that are about a split; nothing for the study itself."""
+        """Return the beginning of sentences about a split; empty for the study itself."""
         number = self.federations.index(federation)
         return f"split {number}: " if number else ""
 
@@ -264,7 +264,7 @@ def _verify(run: Run, record: Record, study: Study, roster: Roster, found: Verif
 
 
 def _compare_results(record: Record, again: Record) -> Iterator[str]:
-    """Yield what of a record does not follow from the replies."""
+    """Yield the parts of a record that do not follow from the replies."""
     one, other = (msgspec.to_builtins(of) for of in (record, again))
     one["kinds"] = [kind for kind in one["kinds"] if _follows(kind["name"])]
     for name in one:
@@ -273,12 +273,12 @@ def _compare_results(record: Record, again: Record) -> Iterator[str]:
 
 
 def _follows(kind: str) -> bool:
-    """Whether requests of a kind follow from the study; what a coordinator asks of ledgers does not."""
+    """Whether requests of a kind follow from the study; those about ledgers do not."""
     return kind not in HANDLERS or HANDLERS[kind][0].verified
 
 
 def _compare_files(record: Record, run: Run, again: Run) -> Iterator[str]:
-    """Yield the files of the model and its metrics that are not those that the study makes."""
+    """Yield the files of the model and its metrics that differ from the study's."""
     if again.file(EVALUATION).is_file():  # the record's metrics are compared; the file must have the same
         again.write_evaluation(record.evaluation)
     for made in sorted(again.folder.rglob("*")):
@@ -289,7 +289,7 @@ def _compare_files(record: Record, run: Run, again: Run) -> Iterator[str]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two values of plain data are the same, but for rounding on another machine."""
+    """Whether two values of plain data are the same, except for rounding on another machine."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -300,7 +300,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _verify_federation(replay: _Replay, federation: Federation, found: Verification) -> None:
-    """Compare what a study, or one of its splits, asks with what its sites signed."""
+    """Compare the requests of a study, or one of its splits, with what its sites signed."""
     of = replay.name_of(federation)
     statements, faults = _read_statements(federation, replay.roster)
     questions = [question for question in federation.questions if question.kind is not CloseStudy]
@@ -324,7 +324,7 @@ def _verify_federation(replay: _Replay, federation: Federation, found: Verificat
 
 
 def _read_statements(federation: Federation, roster: Roster) -> tuple[dict[str, Statement], list[str]]:
-    """Return the statements that sites signed for a study, by site, and what is wrong with others."""
+    """Return the statements that sites signed for a study, by site, and problems with others."""
     statements: dict[str, Statement] = {}
     faults: list[str] = []
     for site, bodies in federation.journal.of_kind(Statement.__name__).items():
@@ -353,7 +353,7 @@ def _read_statements(federation: Federation, roster: Roster) -> tuple[dict[str, 
 def _compare(
     questions: Sequence[LoggedQuestion], site: str, statement: Statement, federation: Federation, *, stopped: bool
 ) -> Iterator[str]:
-    """Yield how what a site was asked, and what it answered, deviates from what follows from the study."""
+    """Yield deviations of a site's requests and replies from what follows from the study."""
     expected = list({q.asked[site]: q for q in questions if site in q.asked}.values())
     wanted = {question.asked[site] for question in expected}
     got = {one.asked for one in statement.answered}
@@ -374,7 +374,7 @@ def _compare(
 
 
 def _deviation(want: LoggedQuestion | None, given: Answered | None, wanted: set[str], got: set[str], site: str) -> str:
-    """Describe how a request that a site answered differs from the one that follows from the study."""
+    """Describe how a request that a site handled differs from the one that follows from the study."""
     asked = "" if given is None else f"{given.kind} of round {given.round}" if given.round else given.kind
     if want is None:
         return f"{asked} was asked, and does not follow from the study"

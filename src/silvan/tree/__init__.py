@@ -1,1 +1,1 @@
-"""Growing trees: draws, histograms, gains, splits, partitions, and the one grower for all kinds of forests."""
+"""Growing trees: sampling, histograms, gains, splits, partitions, and a single grower for all kinds of forests."""

@@ -28,7 +28,7 @@ from silvan.tree.sampling import RowSampling, SamplingKeys, one_of_each, rows_of
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
-_ROWS_AT_ONCE = 1 << 21  # trees grow side by side in batches of about so many rows: enough work a call, little memory
+_ROWS_AT_ONCE = 1 << 21  # rows of the trees in a batch: enough work per call, little memory
 
 _NOT_THERE = {
     "absolute_error": "trees grow on sums, which tell no medians",
@@ -60,8 +60,8 @@ class Settings:
     class_weight: str | list[float] | None = None  # "balanced", or a weight per class
     vote: str = "soft"  # or "hard": trees vote
     max_samples: float | None = None  # a share of the rows; None: all of them
-    monotonic_cst: list[int] | None = None  # 1, -1 or 0 a feature, see ``monotonic_signs``; None: nothing is asked
-    time_bins: int = TIME_BINS  # the most times that survival curves have
+    monotonic_cst: list[int] | None = None  # 1, -1 or 0 per feature, see ``monotonic_signs``; None: no constraint
+    time_bins: int = TIME_BINS  # maximum number of times in survival curves
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for a parameter that is out of range."""
@@ -120,16 +120,16 @@ class Settings:
 
     @property
     def signs(self) -> list[int]:
-        """Which way predictions may go with each feature; empty if nothing is asked."""
+        """The allowed directions of predictions for each feature; empty without constraints."""
         return self.monotonic_cst or []
 
     @property
     def combine(self) -> Combine:
-        """How the trees make an answer."""
+        """How the trees are combined."""
         return "vote" if self.vote == "hard" else "mean"
 
     def n_sampled(self, n_features: int) -> int:
-        """Return how many of so many features are sampled."""
+        """Return how many of a number of features are sampled."""
         wish = self.max_features
         if wish is None:
             return n_features
@@ -148,7 +148,7 @@ class Settings:
         return min(int(wish), n_features)
 
     def measure(self, schema: Schema, counts: np.ndarray) -> Measure:
-        """Return how the label is measured, given its rows by class, or by coarse cell of a number or a time."""
+        """Return the measure of the label, given its rows by class, or by coarse cell of a number or a time."""
         n_rows, objective = int(counts.sum()), self.objective_for(schema.label.task)
         if schema.n_classes:
             return objective.measure(Labels(counts, n_rows), self.class_weights(counts))
@@ -177,7 +177,7 @@ class Settings:
         return self.objective
 
     def class_weights(self, counts: np.ndarray) -> np.ndarray | None:
-        """Return a weight for each class, given its rows; None if all count alike."""
+        """Return a weight for each class, given its rows; None for equal weights."""
         if self.class_weight is None:
             return None
         if isinstance(self.class_weight, str):
@@ -190,7 +190,7 @@ class Settings:
         return weights
 
     def rule(self, measure: Measure) -> Rule:
-        """Return how splits are valued."""
+        """Return the rule that values splits."""
         objective = self.objective
         if objective.task != OBJECTIVES[measure.objective].task:
             task = OBJECTIVES[measure.objective].task
@@ -209,13 +209,13 @@ class Settings:
         )
 
     def check_compiled(self, where: str) -> None:
-        """Raise ``InputError`` for an objective that came after the kernels, which a place cannot do without."""
+        """Raise ``InputError`` for a custom objective where kernels are required."""
         if not self.objective.compiled:
             known = ", ".join(name for name, objective in OBJECTIVES.items() if objective.compiled)
             raise InputError(f"criterion {self.criterion!r} cannot be used {where}: use one of {known}")
 
     def plan(self, n_features: int) -> Plan:
-        """Return how trees grow where another sample of features costs no message."""
+        """Return how trees grow if sampling features again costs no message."""
         plan = Plan(
             n_features, self.n_sampled(n_features), self.max_depth or DEPTH_CAP, self.feature_sampling == "tree"
         )
@@ -227,7 +227,7 @@ class Settings:
         return replace(plan, tries=plan.n_draws, monotonic=signs)
 
     def federated_plan(self, n_features: int) -> Plan:
-        """Return how trees grow where a round is a message: nodes wait for the next round to sample features again."""
+        """Return how trees grow if each round is a message: nodes wait for the next round to sample features again."""
         return replace(self.plan(n_features), tries=1, max_rounds=self.max_depth)
 
 
@@ -266,14 +266,14 @@ def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
 
 
 def check_class_weight(weight: Any) -> None:
-    """Raise ``InputError`` for a text that is none of the ways to weigh classes."""
+    """Raise ``InputError`` for a text that is not a valid class weight."""
     if isinstance(weight, str) and weight != "balanced":
         trees = ": all trees of a forest weigh a class alike" if weight == "balanced_subsample" else ""
         raise InputError.about("class_weight", f"must be None, 'balanced' or a dict, got {weight!r}{trees}")
 
 
 class Assembled(NamedTuple):
-    """A forest, and the share of each feature in the gains of each tree, (trees, features), for more trees to join."""
+    """A forest to extend, and the share of each feature in the gains of each tree: (trees, features)."""
 
     forest: Forest
     shares: np.ndarray
@@ -345,7 +345,7 @@ def _grow_trees(
 
 def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
     """Return the trees that grow side by side, batch by batch."""
-    # a few batches a thread, so that none waits long for the last; four trees share their row hashes
+    # a few batches per thread, so that none waits long for the last; four trees share their row hashes
     size = max(1, min(max(4, _ROWS_AT_ONCE // n_rows), -(-n_trees // (4 * threads))))
     size = size // 4 * 4 or size
     return [range(t, min(t + size, n_trees)) for t in range(0, n_trees, size)]
@@ -354,7 +354,7 @@ def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:
 def assemble(
     parts: Sequence[tuple[Grown, np.ndarray]], schema: Schema, measure: Measure, combine: Combine = "mean"
 ) -> Forest:
-    """Return the forest that grown trees make, given the thresholds of their splits."""
+    """Assemble grown trees into a forest, given the thresholds of their splits."""
     pieces = [_ordered(part, thresholds, schema, measure) for part, thresholds in parts]
     return _join_pieces(pieces, schema, combine).forest
 
@@ -422,7 +422,7 @@ def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Meas
         "missing_left": missing_left,
         "sets": grown.words[split_of[by_category]],
         "value": measure.leaf_values(grown.stats[nodes[~inner]]),
-        # a tree without rows, as can happen with a few, has no say
+        # a tree without rows, which can happen with few rows, has no weight
         "weights": (measure.n_rows(grown.stats[: grown.n_trees]) > 0).astype(np.float64),
         "gain": gain_shares(grown.tree[grown.node], grown.feature, grown.gain, grown.n_trees, len(schema.features)),
     }

@@ -11,7 +11,7 @@ layout             vector                         used for
 ``lead == 2``      rows, mass, sum                regression with row weights
 =================  =============================  ================================
 
-Everything added up is an integer, so the order of adding cannot matter, and gains are computed so that
+All sums are of integers, so their order cannot matter, and gains are computed so that
 relabelling the classes changes no bit. Floats are only added, multiplied and divided, so every machine computes
 the same gains.
 """
@@ -23,25 +23,25 @@ import numpy as np
 from silvan.tree.objectives import GINI, SQUARED_ERROR, Objective, objective_of
 from silvan.util.kernels import leading_zeros, njit
 
-LOG_SCALE = 1 << 20  # entropy is made of n log2 n in units of 2^-20, so that sums are exact
+LOG_SCALE = 1 << 20  # entropy uses n log2 n in units of 2^-20, so that sums are exact
 
 _TABLE_BITS = 14
 _LOG2_E = 1.4426950408889634
 
 
 class Rule(NamedTuple):
-    """How splits are valued, and which are admissible."""
+    """How splits are valued, and which are allowed."""
 
     criterion: int  # the objective's code
     lead: int
     min_split: int
     min_leaf: int
     min_mass: int
-    class_weight: np.ndarray  # int64, one a class; ones if classes count alike
+    class_weight: np.ndarray  # int64, one per class; ones for equal weights
 
     @property
     def objective(self) -> Objective:
-        """The objective: it knows what kernels do not need to."""
+        """The objective, for what kernels do not need."""
         return objective_of(self.criterion)
 
     def n_rows(self, stats: np.ndarray) -> np.ndarray:
@@ -50,7 +50,7 @@ class Rule(NamedTuple):
 
     @property
     def needs_gain(self) -> bool:
-        """Whether a node may be all alike and yet open: then a split without gain must lead to one that has some."""
+        """Whether an open node may be constant: then a split without gain must lead to one with a gain."""
         return self.objective.needs_gain
 
     def open_nodes(self, stats: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ class Rule(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What both sides of a split by a feature are held to, where predictions must be monotonic."""
+    """The constraints on both sides of a split by a feature where predictions must be monotonic."""
 
     asked: bool  # False: nothing
     sign: np.int64  # 1: the right side is not below the left one, -1: not above it
@@ -104,7 +104,7 @@ def are_allowed(left: np.ndarray, total: np.ndarray, rule: Rule, signs: np.ndarr
 def child_bounds(bounds: np.ndarray, signs: np.ndarray, left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
     """Return the bounds of both children of each node that was split, by the sign of its split's feature.
 
-    All below the side that must be lower stays below the middle between the two, all below the other above it.
+    Everything below the lower side stays below the middle between the two, everything below the other above it.
     """
     out = np.empty((2 * bounds.shape[0], 2))
     last = left.shape[1] - 1
@@ -152,7 +152,7 @@ def n_log_n(n: int) -> int:
     """Return n log2 n in fixed point."""
     if 0 <= n < (1 << _TABLE_BITS):
         return _N_LOG_N[n]
-    # the logarithm of the upper bits, and a few terms of the series for what the lower ones add
+    # the logarithm of the upper bits, and a few terms of the series for the lower ones
     shift = 64 - _TABLE_BITS - np.int64(leading_zeros(n))
     upper = n >> shift
     rest = (n - (upper << shift)) / (upper << shift)

@@ -1,15 +1,15 @@
-"""Grow all trees a round at a time, whoever holds the rows.
+"""Grow all trees round by round, wherever the rows are.
 
 Centralised, horizontal and vertical forests differ only in who finds the splits of the open nodes and who
-applies them; ``grow`` is given both as functions and keeps track of the nodes. A node is known by a number: roots are
+applies them; ``grow`` receives both as functions and keeps track of the nodes. A node has a number: roots are
 0, 1, ... in the order of their trees; the k-th split of a round makes the next two numbers, left then right.
 
 A node in which all sampled features are constant stays open and samples the next ones, as long as there are rounds: a
 constant column does not end a branch. One whose features vary and offer no split is a leaf.
 
-Whether a node's numbers are all the same, nobody knows who has sums alone. So where a number is predicted, a node may
-be split without gain, once: the next split below must have some, and if there is none the first is taken back. That is
-enough to find two columns that decide together and not alone.
+Sums alone do not show whether all numbers in a node are equal. So in regression a node may be split without gain,
+once: the next split below must have a gain, otherwise the first is undone. This suffices to find two columns that
+decide together but not alone.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ A journal records the number, so that no forest mixes trees of two sets of rules
 
 @dataclass(frozen=True)
 class Plan:
-    """How trees grow, apart from what makes a split good.
+    """How trees grow, apart from the split criterion.
 
     ``n_sampled`` features are sampled at a node (or, if ``by_tree``, once for a tree); ``tries`` is how often a node
     may sample in one round; ``max_rounds`` ends growing where a round is a message to other sites.
@@ -43,11 +43,11 @@ class Plan:
     by_tree: bool = False
     tries: int = 1
     max_rounds: int | None = None
-    monotonic: tuple[int, ...] = ()  # of each feature, if anything is asked: 1, -1 or 0
+    monotonic: tuple[int, ...] = ()  # per feature, if there are constraints: 1, -1 or 0
 
     @property
     def n_draws(self) -> int:
-        """How many samples it takes to try every feature."""
+        """The number of samples that covers every feature."""
         return 1 if self.by_tree else -(-self.n_features // self.n_sampled)
 
 
@@ -60,8 +60,8 @@ class Frontier:
     depth: np.ndarray
     seed: np.ndarray
     attempt: np.ndarray
-    barren: np.ndarray  # bool: the split above had no gain, so that one here must
-    bounds: np.ndarray | None = None  # of predictions, where these must be monotonic
+    barren: np.ndarray  # bool: the split above had no gain, so the next one must
+    bounds: np.ndarray | None = None  # on predictions, if they must be monotonic
 
     def __len__(self) -> int:
         return len(self.node)
@@ -72,12 +72,12 @@ class Frontier:
         return Frontier(*[None if value is None else value[which] for value in values])  # type: ignore[arg-type]
 
     def join(self, other: "Frontier") -> "Frontier":
-        """Return the nodes of two frontiers, one after the other."""
+        """Return the nodes of two frontiers, concatenated."""
         pairs = ((getattr(self, f), getattr(other, f)) for f in self.__dataclass_fields__)
         return Frontier(*[None if pair[0] is None else np.concatenate(pair) for pair in pairs])  # type: ignore[arg-type]
 
     def ties(self, key: np.ndarray, plan: Plan) -> Ties:
-        """Return what decides between the splits of each node."""
+        """Return the tie-breakers for the splits of each node."""
         signs = np.array(plan.monotonic, np.int8)
         return Ties(key, self.seed, 0, FREE if self.bounds is None else Monotonic(signs, self.bounds))
 
@@ -94,13 +94,13 @@ class Grown:
     tree: np.ndarray
     depth: np.ndarray
     stats: np.ndarray
-    node: np.ndarray  # of a split, like all below
+    node: np.ndarray  # per split, like all below
     feature: np.ndarray
     bin: np.ndarray
     missing_left: np.ndarray
     words: np.ndarray
     gain: np.ndarray
-    kept: np.ndarray | None = None  # bool, of each split: the others are taken back. None: all are kept
+    kept: np.ndarray | None = None  # bool, per split: the others are undone. None: all are kept
 
 
 Find = Callable[[Frontier], Splits]
@@ -161,7 +161,7 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
 
 
 def _led_to_gain(grown: Grown) -> np.ndarray:
-    """Return which splits have a gain, or a split below them that has."""
+    """Return which splits have a gain, or a split with a gain below them."""
     is_split = np.zeros(len(grown.tree), np.bool_)
     is_split[grown.node] = True
     left = grown.n_trees + 2 * np.arange(len(grown.node))

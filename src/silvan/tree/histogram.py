@@ -29,7 +29,7 @@ def _part(offset: int, shift: np.uint64) -> np.uint64:
 def place_bins(
     bases: np.ndarray, features: np.ndarray, n: int, shift: np.ndarray, offset: int, out: np.ndarray
 ) -> None:
-    """Write where the first ``n`` features' histograms begin, such that (this + code) >> shift is a value's place."""
+    """Write where the first ``n`` features' histograms begin, such that (this + code) >> shift is a value's index."""
     for j in range(n):
         s = U(shift[features[j]])
         out[j] = np.int64((U(bases[j]) << s) + _part(offset, s))
@@ -62,7 +62,7 @@ def fill(
                 for s in range(target.shape[1]):
                     out[here + U(s)] += target[rows[i], s]
         return
-    # Four features a walk: one row's codes share a cache line, and the four additions do not wait for each
+    # four features per walk: one row's codes share a cache line, and the four additions do not wait for each
     # other.
     j = 0
     while j + 4 <= n:
@@ -160,7 +160,7 @@ def _clear_listed(hist: np.ndarray, base: int, listed: np.ndarray, n: int) -> No
 
 
 class NodeDraws(NamedTuple):
-    """How nodes sample features: from their seeds, up to ``tries`` times, beginning with an attempt of each."""
+    """How nodes sample features: from their seeds, up to ``tries`` times, starting with each node's attempt."""
 
     seeds: np.ndarray
     attempts: np.ndarray
@@ -168,7 +168,7 @@ class NodeDraws(NamedTuple):
     feature_order: FeatureOrder
 
     def take(self, here: slice) -> "NodeDraws":
-        """Return the draws of some of the nodes, with memory of their own."""
+        """Return the samples of some of the nodes, with separate memory."""
         order = make_feature_order(len(self.feature_order.features))
         return NodeDraws(self.seeds[here], self.attempts[here], self.tries, order)
 
@@ -219,7 +219,7 @@ def find_splits(
             place_bins(bases, drawn, n, bins.shift, offsets[node], begin)
             fill(codes, target, rows, drawn, begin, n, bins.shift, hist, two_classes)
             for j in range(n):
-                # a node with fewer rows than bins: to list the bins that hold some beats going through all
+                # a node with fewer rows than bins: listing the occupied bins is faster than visiting all
                 few = rows.shape[0] < bins.n_bins[drawn[j]]
                 out = scratch.lists[j]
                 scratch.sizes[j] = occupied_few(codes, rows, drawn[j], bins.shift, offsets[node], out) if few else -1
@@ -244,5 +244,5 @@ def find_splits(
             continue
         no_gain = rule.criterion == SQUARED_ERROR and splits.feature[node] >= 0 and splits.gain[node] == 0.0
         if no_gain and _all_alike(target, rows):
-            splits.feature[node] = -1  # nothing can come of it, so that it would be taken back
+            splits.feature[node] = -1  # it cannot lead to a gain and would be undone
         finish_split(node, splits, rule)

@@ -114,7 +114,7 @@ def choose_level(
     n_jobs: int | None = None,
     offsets: np.ndarray | None = None,
 ) -> Splits:
-    """Decide every open node from its histograms; ``offsets`` say which cut points they have."""
+    """Decide every open node from its histograms; ``offsets`` select their cut points."""
     bases = fill_bases(features, bins.n_bins)
     width = bases[-1, 0]
     if hist.shape != (width, rule.lead + len(rule.class_weight)):
@@ -145,7 +145,7 @@ def find_sorted(
     starts, stops, offsets = rows.starts[nodes], rows.stops[nodes], rows.offsets[nodes]
 
     def some(here: slice) -> None:
-        whole = here == slice(0, len(nodes))  # as in one thread, where no node's memory is another's
+        whole = here == slice(0, len(nodes))  # as in one thread, where nodes do not share memory
         find_splits(
             table.codes,
             table.target,

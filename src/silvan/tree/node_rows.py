@@ -14,7 +14,7 @@ _TASKS_A_THREAD = 4
 
 @dataclass(frozen=True)
 class Binned:
-    """A table ready to grow on: the codes of a row, its target in the layout of ``gain.py``, and its key."""
+    """A table ready for growing: the codes of each row, its target in the layout of ``gain.py``, and its key."""
 
     codes: np.ndarray  # uint8 (rows, features)
     target: np.ndarray  # uint16 (rows,) class codes, or int64 (rows, statistics)
@@ -35,13 +35,13 @@ class NodeRows:
     """A table's rows in the nodes of some trees: node k has ``order[starts[k]:stops[k]]``."""
 
     def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
-        """Begin with every sampled row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
+        """Start with every sampled row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
         self.table = table
         sizes = np.zeros(len(drawn), np.int64)
         self.order = list_rows(drawn, sizes, threads)  # uint32
         self.stops = np.cumsum(sizes)
         self.starts = self.stops - sizes
-        self.offsets = cut_offsets(numbers)  # uint8: which cut points the node's tree has
+        self.offsets = cut_offsets(numbers)  # uint8: the set of cut points of the node's tree
 
     @classmethod
     def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowSampling, threads: int = 1) -> Self:

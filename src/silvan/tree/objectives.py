@@ -3,7 +3,7 @@
 An objective is one small object in a registry; the name of a criterion is its name there. Growing, messages and the
 gate use this object and do not distinguish classes from
 numbers. Sums of integers are exact in any order, so they can be split over
-sites, masked and noised. Weights and numeric targets become fixed-point integers, with so many bits that every sum and
+sites, masked and noised. Weights and numeric targets become fixed-point integers, with enough bits that every sum and
 square is exact.
 
 The gains of the objectives that come with the package are compiled: ``gain.py`` knows them by their ``code``. (A
@@ -28,7 +28,7 @@ GINI, ENTROPY, SQUARED_ERROR = 0, 1, 2
 _MASS_BITS = 31  # squares of class masses fit 62 bits
 _SUM_BITS = 52  # sums of numeric targets are exact as floats too
 _WEIGHTED_MASS_BITS = 28  # leaves 24 bits for the target itself
-_SCORE_SCALE = 4096.0  # of log-rank scores: much finer than what their sums differ by chance
+_SCORE_SCALE = 4096.0  # of log-rank scores: much finer than the random differences of their sums
 
 MAX_CLASSES = 1 << 16
 
@@ -52,7 +52,7 @@ class Measure(msgspec.Struct, frozen=True):
 
     @property
     def counts_rows(self) -> bool:
-        """Whether every statistic is a number of rows: then a row's target is which of them counts it."""
+        """Whether every statistic is a number of rows: then a row's target is the index of the one that counts it."""
         return self.lead == 0
 
     @property
@@ -70,11 +70,11 @@ class Measure(msgspec.Struct, frozen=True):
         return np.asarray(stats[:, self.row_counts].sum(axis=1))
 
     def rows(self, y: np.ndarray) -> np.ndarray:
-        """Return the target of every row, where rows have no weights of their own."""
+        """Return the target of every row, if rows have no weights."""
         return OBJECTIVES[self.objective].rows(self, y)
 
     def codes(self, y: np.ndarray) -> np.ndarray:
-        """Return what leaves count of signed times: twice the bin, and one more where the event happened."""
+        """Return the codes that leaves count for signed times: twice the bin, plus one if the event happened."""
         return np.minimum(codes_of(y, np.array(self.times)), self.n_codes - 1)
 
     def leaf_curves(self, counts: np.ndarray) -> np.ndarray:
@@ -83,7 +83,7 @@ class Measure(msgspec.Struct, frozen=True):
 
     @property
     def n_codes(self) -> int:
-        """How many codes there are: after the last time there are no events."""
+        """The number of codes: after the last time there are no events."""
         return 2 * len(self.times) + 1
 
     def to_integers(self, y: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ class Measure(msgspec.Struct, frozen=True):
         return OBJECTIVES[self.objective].leaf_values(self, stats)
 
     def fits(self, n_classes: int, task: Task | None = None) -> bool:
-        """Whether this may measure a label with so many classes, 0 for a number: it may come from anywhere."""
+        """Whether this untrusted measure is valid for a label with this many classes (0 for a number)."""
         objective = OBJECTIVES.get(self.objective)
         task = task or ("classification" if n_classes else "regression")
         if objective is None or objective.task != task or not self._fits_times(task == "survival"):
@@ -114,7 +114,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Target(NamedTuple):
-    """The target of every row, and how it is measured; and what leaves count besides, of times."""
+    """The target of every row and its measure; for times, also what leaves count."""
 
     rows: np.ndarray  # uint16 (rows,) which statistic counts the row, or int64 (rows, statistics)
     measure: Measure
@@ -122,22 +122,22 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, measure: Measure, y: np.ndarray) -> "Target":
-        """Return the target of rows by a measure that is known."""
+        """Return the target of rows with a known measure."""
         return cls(measure.rows(y), measure, measure.codes(y) if measure.times else None)
 
 
 class Labels(NamedTuple):
-    """What is known of the labels of all training rows before trees grow."""
+    """What is known about the labels of all training rows before trees grow."""
 
     counts: np.ndarray  # rows of each class, or of times by cell (``data/bins/time_bins.py``); none for a number
     n_rows: int
     low: float = 0.0  # bounds of a number
     high: float = 0.0
-    time_bins: int = 0  # the most that are made of times
+    time_bins: int = 0  # maximum number of times
 
     @classmethod
     def of(cls, y: np.ndarray, n_classes: int) -> "Labels":
-        """Return what is known of labels at hand."""
+        """Return what is known about given labels."""
         if not n_classes:
             return cls(np.zeros(0, np.int64), len(y), float(y.min()), float(y.max()))
         if len(y) and not 0 <= y.min() <= y.max() < n_classes:
@@ -161,7 +161,7 @@ class Objective:
 
     @property
     def compiled(self) -> bool:
-        """Whether kernels know its gain: vertical forests, noise and ``monotonic_cst`` need that."""
+        """Whether kernels support its gain: vertical forests, noise and ``monotonic_cst`` need that."""
         return self.code <= SQUARED_ERROR
 
     @property
@@ -188,13 +188,13 @@ class Objective:
     def target(
         self, y: np.ndarray, n_classes: int, weight: np.ndarray | None = None, class_weight: np.ndarray | None = None
     ) -> Target:
-        """Return the target of rows at hand, which may have weights."""
+        """Return the target of given rows, which may have weights."""
         if weight is not None:
             raise InputError(f"criterion {self.name!r} takes no sample_weight")
         return Target.of(self.measure(Labels.of(y, n_classes), class_weight), y)
 
     def is_pure(self, stats: np.ndarray, lead: int) -> np.ndarray:
-        """Return which nodes have nothing left to gain, as far as their statistics show it."""
+        """Return which nodes are pure, as far as their statistics show."""
         return np.zeros(len(stats), np.bool_)
 
     def gain(self, left: np.ndarray, total: np.ndarray) -> np.ndarray:
@@ -218,7 +218,7 @@ OBJECTIVES: dict[str, Objective] = {}
 
 
 def register(objective: Objective) -> None:
-    """Add an objective. Every process that grows trees by it, or answers requests about it, must do so."""
+    """Add an objective. Every process that grows trees with it, or handles requests about it, must do so."""
     if objective.name in OBJECTIVES:
         raise InputError(f"there is an objective {objective.name!r} already")
     if objective.code < 0:
@@ -227,8 +227,8 @@ def register(objective: Objective) -> None:
 
 
 def objective_of(code: int) -> Objective:
-    """Return the objective that kernels know by a code."""
-    for objective in OBJECTIVES.values():  # few, and asked for at every level: a generator would take longer
+    """Return the objective with a kernel code."""
+    for objective in OBJECTIVES.values():  # few, and needed at every level: a generator would take longer
         if objective.code == code:
             return objective
     raise LookupError(f"no objective has the code {code}")
@@ -287,7 +287,7 @@ class Classes(Objective):
         return np.asarray(stats[:, 1] / stats.sum(axis=1)) if stats.shape[1] == 2 else None
 
     def leaf_values(self, measure: Measure, stats: np.ndarray) -> np.ndarray:
-        """Return class probabilities, equal ones where there are no rows."""
+        """Return class probabilities, equal ones if there are no rows."""
         masses = stats[:, measure.lead :] * np.array(measure.class_weight, np.int64)
         total = masses.sum(axis=1, keepdims=True)
         return np.where(total > 0, masses / np.maximum(total, 1), 1.0 / masses.shape[1])

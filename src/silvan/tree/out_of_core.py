@@ -1,7 +1,7 @@
-"""Rows of tables beyond memory: read a piece at a time, and taken down from the roots whenever a level is counted.
+"""Rows of tables larger than memory: read in pieces, and passed down from the roots whenever a level is counted.
 
-Nothing is kept of a row between levels. Its trees are sampled again, by the same keys, and its node follows from the
-splits made so far, so the memory needed grows with the trees and not with the rows.
+Nothing about a row is stored between levels. Its trees are sampled again, with the same keys, and its node follows from
+the splits made so far, so the required memory grows with the trees and not with the rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from silvan.util.threads import thread_map
 
 
 class RoutedRows:
-    """The rows of some trees, for a table that is seen in pieces."""
+    """The rows of some trees, for a table that is read in pieces."""
 
     def __init__(
         self, pieces: Callable[[], Iterator[Binned]], bins: Bins, key: np.ndarray, n_trees: int, draw: RowSampling
@@ -39,7 +39,7 @@ class RoutedRows:
         begin = place_level(features, bases, self.bins.shift, cut_offsets(self.tree[nodes]))
         counted = list_counted(len(self.made.child), nodes, features, begin, self.bins.shift)
         trees = np.unique(self.tree[nodes])
-        # trees that are drawn by the same hash, together
+        # trees sampled by the same hash are processed together
         tasks = [trees[trees // TREES_A_HASH == group] for group in np.unique(trees // TREES_A_HASH)]
         hist = np.zeros((0, 0), np.int32)
         for piece in self.pieces():

@@ -1,8 +1,8 @@
 """Apply splits: sort the rows of a node into left, then right, by their bins or by packed bits.
 
-Bits are for those who do not have the column a node was split by. A node's bits stand in the order of its rows, the
-first in the lowest bit of a byte; every node begins a byte of its own, and the bits after its last row are zero. For
-all who hold the same rows in the same order a bit is about the same row.
+Bits are for those who do not have the column that splits a node. A node's bits are in the order of its rows, the
+first in the lowest bit of a byte; every node starts a new byte, and the bits after its last row are zero. For all who
+hold the same rows in the same order, each bit refers to the same row.
 """
 
 import numpy as np
@@ -65,7 +65,7 @@ def partition(
 
 
 def byte_starts(sizes: np.ndarray) -> np.ndarray:
-    """Return where the bits of nodes with so many rows begin, and where the last ones end."""
+    """Return where the bits of nodes with these numbers of rows begin, and where the last ones end."""
     return np.concatenate([[0], np.cumsum((sizes + 7) >> 3)]).astype(np.int64)
 
 
@@ -141,7 +141,7 @@ def route(rows: NodeRows, nodes: np.ndarray, needed: np.ndarray, bits: np.ndarra
 def _route(
     order: np.ndarray, starts: np.ndarray, stops: np.ndarray, begin: np.ndarray, bits: np.ndarray, spare: np.ndarray
 ) -> np.ndarray:
-    """Sort each node's rows into left, then right, their order kept; return where the right sides begin."""
+    """Sort each node's rows into left, then right, keeping their order; return where the right sides begin."""
     middles = np.empty(starts.shape[0], np.int64)
     for node in range(starts.shape[0]):
         n_left, n_right, at = U(starts[node]), U(0), begin[node]
@@ -162,14 +162,14 @@ def _route(
 
 
 def count_sides(bits: np.ndarray, sizes: np.ndarray) -> np.ndarray | None:
-    """Count the rows that go left at each node; None if there are not as many bits as rows."""
+    """Count the rows that go left at each node; None unless there are as many bits as rows."""
     if not is_bit_per_row(bits, sizes):
         return None
     return np.diff(np.append(0, np.cumsum(np.bitwise_count(bits), dtype=np.int64))[byte_starts(sizes)])
 
 
 def is_bit_per_row(bits: np.ndarray, sizes: np.ndarray) -> bool:
-    """Whether packed bits are those of nodes with so many rows, and zero after the last row of each."""
+    """Whether packed bits fit nodes with these numbers of rows, and are zero after the last row of each."""
     begin, rest = byte_starts(sizes), sizes & 7
     if bits.shape != (begin[-1],):
         return False
@@ -179,7 +179,7 @@ def is_bit_per_row(bits: np.ndarray, sizes: np.ndarray) -> bool:
 
 @njit(nogil=True, cache=True)
 def spread(source: np.ndarray, lengths: np.ndarray, begin: np.ndarray, out: np.ndarray) -> None:
-    """Copy runs that lie one after the other in ``source`` to the places where they begin in ``out``."""
+    """Copy consecutive runs in ``source`` to their positions in ``out``."""
     at = 0
     for k in range(lengths.shape[0]):
         out[begin[k] : begin[k] + lengths[k]] = source[at : at + lengths[k]]

@@ -75,7 +75,7 @@ def _gains(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
 
 
 def _best_cut(block: np.ndarray, held: np.ndarray, missing: bool, total: np.ndarray, rule: Rule) -> _Best | None:
-    """Find the best cut of a number: of equal ones the lowest, then the one with missing values on the left."""
+    """Find the best cut of a number: in a tie the lowest, then the one with missing values on the left."""
     left = np.cumsum(block[held], axis=0)
     sides = np.stack([left + block[0], left], axis=1) if missing else left[:, None]
     gains = _gains(sides.reshape(-1, len(total)), total, rule)
@@ -83,7 +83,7 @@ def _best_cut(block: np.ndarray, held: np.ndarray, missing: bool, total: np.ndar
     if gains[best] == -np.inf:
         return None
     at, way = divmod(best, sides.shape[1])
-    # all cuts in a gap between bins that hold rows split these rows alike: the middle one is the safest for others
+    # all cuts in a gap between occupied bins split these rows alike: the middle one is best for new rows
     last = (held[at] + held[at + 1]) >> 1 if at + 1 < len(held) else len(block) - 1
     side = sides[at, way]
     missing_left = way == 0 if missing else bool(2 * rule.n_rows(side[None])[0] >= rule.n_rows(total[None])[0])
@@ -91,7 +91,7 @@ def _best_cut(block: np.ndarray, held: np.ndarray, missing: bool, total: np.ndar
 
 
 def _best_set(block: np.ndarray, held: np.ndarray, missing: bool, total: np.ndarray, rule: Rule) -> _Best | None:
-    """Find the best set of categories; the left side has the lowest category, of equal ones the lowest set is taken."""
+    """Find the best set of categories; the left side has the lowest category, and in a tie the lowest set wins."""
     order, bits = rule.objective.category_order(block[held]), [1 << int(b) for b in held]
     if order is None:
         found = [(block[b], bit) for b, bit in zip(held, bits, strict=True)]
@@ -100,7 +100,7 @@ def _best_set(block: np.ndarray, held: np.ndarray, missing: bool, total: np.ndar
     else:
         rank = np.argsort(order, kind="stable")
         sums, sets = np.cumsum(block[held[rank]], axis=0), np.cumsum(np.array(bits, object)[rank])
-        # equal ones stay together, so that the order among them cannot matter; if all are equal, it is that of codes
+        # equal ones stay together, so that their order cannot matter; if all are equal, the codes decide
         apart = np.append(np.diff(order[rank]) > 0, True)
         found = [(sums[i], sets[i]) for i in range(len(held)) if apart[i] or not apart[:-1].any()]
     sides = [(s + m * block[0], bit, m) for m in ((True, False) if missing else (False,)) for s, bit in found]
@@ -116,6 +116,6 @@ def _best_set(block: np.ndarray, held: np.ndarray, missing: bool, total: np.ndar
         left_set |= int(missing_left)
         if best is None or gain > best.gain or left_set < best.left_set:
             best = _Best(float(gain), 0, missing_left, left_set, left)
-    if best is not None and best.missing_left:  # what the node has not seen follows the missing values
+    if best is not None and best.missing_left:  # unseen categories follow the missing values
         best = best._replace(left_set=best.left_set | ((1 << len(block)) - 2) & ~every)
     return best

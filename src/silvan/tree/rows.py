@@ -31,7 +31,7 @@ class TreeRows(NodeRows):
     """
 
     def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
-        """Begin with every sampled row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
+        """Start with every sampled row at its tree's root; ``drawn`` is (tree, row), ``numbers`` those of the trees."""
         super().__init__(table, drawn, numbers, threads)
         self.places: np.ndarray | None = None
         self.rounds = 0
@@ -44,11 +44,11 @@ class TreeRows(NodeRows):
 
     @property
     def n_nodes(self) -> int:
-        """How many nodes there are so far."""
+        """The number of nodes so far."""
         return len(self.starts if self.places is None else self.made.child)
 
     def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray) -> Splits:
-        """Decide every open node with the rows at hand; ``tie_key`` decides between equal gains."""
+        """Decide every open node with the available rows; ``tie_key`` breaks ties."""
         ties, compiled = frontier.ties(tie_key, plan), rule.objective.compiled
         if compiled and (self.places is None or frontier.attempt.any()):
             return self._find_sorted(frontier, plan, rule, ties)
@@ -125,6 +125,6 @@ class TreeRows(NodeRows):
         self.places = None
 
     def _streams(self, bases: np.ndarray) -> bool:
-        """Whether a level with such histograms is worth a walk along all rows."""
+        """Whether a walk along all rows pays off for a level with such histograms."""
         size = bases[-1, 0] * self.table.n_stats * np.dtype(self.table.count_type).itemsize
         return self.places is not None and size <= STREAM_BYTES * len(self.trees) and self.rounds < STREAM_ROUNDS

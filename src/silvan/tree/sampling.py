@@ -1,9 +1,9 @@
-"""Keyed random sampling: which rows a tree sees and which features a node may use.
+"""Keyed random sampling of the rows of a tree and the features of a node.
 
 A sample is a hash of (key, purpose, tree, row or node), never the next number of a stream. So it does not
 depend on threads, on the order of messages, on where rows are or on how often a process restarted, and anyone
 who holds the key can repeat it. The hash is SipHash-2-4, a keyed pseudo-random function: without the key,
-rows in and out of a tree cannot be told from coin tosses.
+the sample looks like coin tosses.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ RowSampling = bool | float
 ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION, TIES, PLACES = 1, 2, 3, 4, 5, 6, 7
 """Purposes of a hash, in the top byte of every hashed message; draws for different purposes are independent."""
 
-DRAW_STEPS = 1 << 16  # so many numbers a row may have in the draw of a tree
+DRAW_STEPS = 1 << 16  # possible values of a row's number in the sampling for a tree
 TREES_A_HASH = 4  # trees that share the 64 bits of one hash
 
 
@@ -43,7 +43,7 @@ def make_key(seed: int, purpose: str) -> np.ndarray:
 
 
 def key_of_site(key: np.ndarray, site: str) -> np.ndarray:
-    """Derive the key of one site's own trees from that of all, so that sites' trees sample other columns."""
+    """Derive the key of a site's own trees from the common key, so that sites' trees sample different columns."""
     digest = hashlib.sha256(b"silvan key of a site " + key.astype("<u8").tobytes() + site.encode()).digest()
     return np.frombuffer(digest[:16], "<u8").astype(np.uint64)
 
@@ -83,7 +83,7 @@ def siphash(key: np.ndarray, a: np.uint64, b: np.uint64) -> np.uint64:
     """Hash two 64-bit words with SipHash-2-4."""
     v0, v1, v2, v3 = _begin(key)
     for step in range(4):
-        # two words of message, a last one with the length in its top byte, then four closing rounds
+        # two message words, a last one with the length in its top byte, then four closing rounds
         word = U(a) if step == 0 else (U(b) if step == 1 else (_LENGTH if step == 2 else U(0)))
         if step == 3:
             v2 ^= U(0xFF)
@@ -96,7 +96,7 @@ def siphash(key: np.ndarray, a: np.uint64, b: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def hash_each(key: np.ndarray, a: np.uint64, words: np.ndarray, out: np.ndarray) -> None:
-    """Hash a word with each of some others as ``siphash`` does. Nothing branches, so that many are computed at once."""
+    """Hash a word with each of some others as ``siphash`` does. Without branches, many are computed at once."""
     a0, a1, a2, a3 = _begin(key)
     a3 ^= a
     for _ in range(2):
@@ -121,8 +121,8 @@ def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: in
     """Return which rows are in which trees: bool (tree, row); each row independently and without replacement.
 
     Where rows have persons (``data/groups.py``), persons are sampled in that way, and a tree has one row of each.
-    Another share is another draw: rows of a smaller share are not among those of a larger one, or the sums of two
-    forests would differ by the few rows between two shares.
+    Each share has an independent sample. If a smaller share were part of a larger one, the sums of two forests
+    would differ by only a few rows.
     """
     limit = draw_limit(draw)
     persons = row_keys if row_keys.dtype.names is None else np.ascontiguousarray(row_keys["person"])
@@ -134,7 +134,7 @@ def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: in
 
 
 def one_of_each(row_keys: np.ndarray) -> np.ndarray:
-    """Return one row of every person, bool (rows,): which, depends on the person and the number of rows alone."""
+    """Return one row of every person, bool (rows,); the choice depends only on the person and the number of rows."""
     return _one_of_each(np.zeros(2, np.uint64), row_keys, 0)
 
 
@@ -146,7 +146,7 @@ def _one_of_each(key: np.ndarray, row_keys: np.ndarray, number: int) -> np.ndarr
 
 
 def persons_of(row_keys: np.ndarray) -> np.ndarray:
-    """Return a key for every person: of rows without persons, each row's own."""
+    """Return a key for every person; for rows without persons, each row's key."""
     if row_keys.dtype.names is None:
         return row_keys
     return np.ascontiguousarray(row_keys["person"][row_keys["place"] == 0])
@@ -184,7 +184,7 @@ def _draw(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, limit
 
 
 def list_rows(drawn: np.ndarray, sizes: np.ndarray, threads: int = 1) -> np.ndarray:
-    """Return the rows of each tree, tree after tree, ascending; ``sizes`` receives how many each has."""
+    """Return the rows of each tree, tree after tree, ascending; ``sizes`` receives the number of each."""
     sizes[:] = [int(n) for n in thread_map(np.count_nonzero, drawn, threads)]
     order = np.empty(sizes.sum(), np.uint32)
     stops = np.cumsum(sizes)
@@ -200,18 +200,18 @@ def list_rows(drawn: np.ndarray, sizes: np.ndarray, threads: int = 1) -> np.ndar
 
 @njit(nogil=True, cache=True)
 def _write_rows(drawn: np.ndarray, starts: np.ndarray, stops: np.ndarray, order: np.ndarray) -> None:
-    """Write the rows of each tree, ascending, to ``order[start:stop]``, and nothing besides."""
+    """Write the rows of each tree, ascending, to ``order[start:stop]``, and nothing else."""
     for t in range(drawn.shape[0]):
         at, row = starts[t], 0
         while at < stops[t]:
-            order[at] = row  # overwritten unless the row is drawn
+            order[at] = row  # overwritten unless the row is sampled
             at += drawn[t, row]
             row += 1
 
 
 @njit(nogil=True, cache=True)
 def root_seeds(key: np.ndarray, trees: np.ndarray) -> np.ndarray:
-    """Return the seed of the feature draws of each tree's root."""
+    """Return the seed of feature sampling for each tree's root."""
     seeds = np.empty(trees.shape[0], np.uint64)
     for i in range(trees.shape[0]):
         seeds[i] = siphash(key, U(FEATURES) << U(56), U(trees[i]))
@@ -219,7 +219,7 @@ def root_seeds(key: np.ndarray, trees: np.ndarray) -> np.ndarray:
 
 
 def cut_offsets(trees: np.ndarray) -> np.ndarray:
-    """Return which of the sets of cut points each tree has, by its number."""
+    """Return the set of cut points of each tree, by its number."""
     return (trees % 4).astype(np.uint8)
 
 
@@ -233,11 +233,11 @@ class Monotonic(NamedTuple):
     bounds: np.ndarray  # float64 (nodes, 2), in terms of ``gain.leaning``
 
     def take(self, which: slice | np.ndarray) -> "Monotonic":
-        """Return what some of the nodes are held to."""
+        """Return the constraints of some of the nodes."""
         return Monotonic(self.signs, self.bounds[which]) if len(self.signs) else self
 
 
-FREE = Monotonic(np.zeros(0, np.int8), np.zeros((0, 2)))  # nothing is asked of predictions
+FREE = Monotonic(np.zeros(0, np.int8), np.zeros((0, 2)))  # no constraint on predictions
 
 
 class Ties(NamedTuple):
@@ -252,13 +252,13 @@ class Ties(NamedTuple):
     monotonic: Monotonic = FREE
 
     def take(self, which: slice | np.ndarray) -> "Ties":
-        """Return what decides at some of the nodes."""
+        """Return the tie-breakers of some of the nodes."""
         return Ties(self.key, self.seeds[which], self.first, self.monotonic.take(which))
 
 
 @njit(nogil=True, cache=True)
 def tie_rank(ties: Ties, node: int, feature: int) -> np.uint64:
-    """Return a feature's rank at a node: of equal gains, that of the lowest rank is taken."""
+    """Return a feature's rank at a node: in a tie, the lowest rank wins."""
     return siphash(ties.key, (U(TIES) << U(56)) | U(ties.first + feature), ties.seeds[node])
 
 
@@ -317,12 +317,12 @@ def sample_features(seed: np.uint64, attempt: int, feature_order: FeatureOrder, 
     state = seed
     for i in range(stop):
         state += U(0x9E3779B97F4A7C15)
-        # the upper 32 bits scaled to the features left; the bias is below 2^-15 for any allowed number of columns
+        # the upper 32 bits scaled to the remaining features; the bias is below 2^-15 for any allowed number of columns
         j = i + np.int64(((mix(state) >> U(32)) * U(n - i)) >> U(32))
         swaps[i] = j
         features[i], features[j] = features[j], features[i]
     for i in range(start, stop):
-        # insertion keeps them ascending: one draw has one form
+        # insertion keeps them ascending: a sample has a single representation
         feature, j = features[i], i - start
         while j > 0 and out[j - 1] > feature:
             out[j] = out[j - 1]

@@ -1,11 +1,11 @@
 """Find the best split of a node from its histograms.
 
-Every cut of every feature sampled is tried and valued by ``gain.py``. Equal gains go to the feature that comes first in
-an order drawn for the node, so that no column is favoured, then to the lowest bin (or, for category sets, the lowest
+Every cut of every sampled feature is valued by ``gain.py``. Equal gains go to the feature that comes first in
+a random order of the node, so that no column is favoured, then to the lowest bin (or, for category sets, the lowest
 set read as a number).
 
-A split also has a side for missing values: both are tried where the node has any, and where it has none they
-follow the larger side. Categories that the node has not seen follow the missing values.
+A split also has a side for missing values: if the node has any, both are tried, otherwise they follow the larger
+side. Categories that the node has not seen follow the missing values.
 """
 
 from typing import NamedTuple
@@ -31,9 +31,9 @@ class Scratch(NamedTuple):
     found: np.ndarray
     order: np.ndarray
     occupied: np.ndarray  # occupied value bins of the feature, in order
-    lists: np.ndarray  # (features, bins), the occupied value bins of each feature sampled
-    sizes: np.ndarray  # how many there are, -1 where they are not listed
-    every: np.ndarray  # all value bins there can be
+    lists: np.ndarray  # (features, bins), the occupied value bins of each sampled feature
+    sizes: np.ndarray  # their number, -1 where they are not listed
+    every: np.ndarray  # all possible value bins
     sums: np.ndarray  # float64 (3, bins), of cuts
 
 
@@ -116,7 +116,7 @@ def _best_numeric(
                 scratch.cut[1] = missing_left if missing_rows > 0 else 2 * rows >= all_rows
                 for s in range(size):
                     found[s] = here[s]
-    # all cuts in a gap between occupied bins split these rows alike: the middle one is the safest for others
+    # all cuts in a gap between occupied bins split these rows alike: the middle one is best for new rows
     if best_place + 1 < n:
         scratch.cut[0] = (occupied[best_place] + occupied[best_place + 1]) >> 1
     elif best_place < n:
@@ -130,7 +130,7 @@ def _mean_below(hist: np.ndarray, a: int, b: int, rule: Rule) -> bool:
     last = hist.shape[1] - 1
     if rule.criterion == SQUARED_ERROR:
         return hist[a, last] / hist[a, last - 1] < hist[b, last] / hist[b, last - 1]
-    # p/(p+q) < r/(r+s) as p s < r q: exact, so that swapping the classes just turns the order round
+    # p/(p+q) < r/(r+s) as p s < r q: exact, so that swapping the classes just reverses the order
     return hist[a, last] * hist[b, last - 1] < hist[b, last] * hist[a, last - 1]
 
 
@@ -167,7 +167,7 @@ def _best_categorical(
             order[j] = order[j - 1]
             j -= 1
         order[j] = bins[i]
-    # equal means stay together, so that the order among them cannot matter; if all are equal, it is that of the codes
+    # equal means stay together, so that their order cannot matter; if all are equal, the codes decide
     apart = nested and n > 1 and _mean_below(hist, base + order[0], base + order[n - 1], rule)
     best = -np.inf
     inside, found = scratch.inside, scratch.found
@@ -214,7 +214,7 @@ def _best_categorical(
             for s in range(size):
                 scratch.best[s] = total[s] - here[s] if turned else here[s]
     if best > -np.inf and scratch.cut[1]:
-        # what the node has not seen follows the missing values
+        # unseen categories follow the missing values
         inside[:] = 0
         for j in range(n):
             inside[bins[j] >> 6] |= np.uint64(1) << np.uint64(bins[j] & 63)
@@ -225,7 +225,7 @@ def _best_categorical(
 
 
 class Splits(NamedTuple):
-    """The split of each open node; ``feature`` is -1 where none was found."""
+    """The split of each open node; ``feature`` is -1 where there is none."""
 
     feature: np.ndarray  # int32
     bin: np.ndarray  # int32, last code on the left of a numeric split, 0 for a categorical one
@@ -234,11 +234,11 @@ class Splits(NamedTuple):
     total: np.ndarray  # int64 (nodes, statistics) of the node
     left: np.ndarray  # int64 (nodes, statistics) of its left side
     gain: np.ndarray  # float64, impurity decrease times mass
-    varies: np.ndarray  # bool, whether any feature tried has two values there; if none has, others may be drawn
+    varies: np.ndarray  # bool, whether any tried feature varies there; if none does, others may be sampled
 
     @classmethod
     def empty(cls, n_nodes: int, n_stats: int) -> "Splits":
-        """Allocate the splits of so many nodes, none of which has one yet."""
+        """Allocate the splits of a number of nodes, none of which has one yet."""
         return cls(
             np.full(n_nodes, -1, np.int32),
             np.zeros(n_nodes, np.int32),
@@ -259,7 +259,7 @@ def occupied_bins(hist: np.ndarray, base: int, n_bins: int, lead: int, out: np.n
         rows = 0
         for s in range(last):
             rows += hist[base + b, s]
-        out[n] = b  # overwritten unless the bin holds rows
+        out[n] = b  # overwritten unless the bin has rows
         n += rows > 0
     return n
 
@@ -277,7 +277,7 @@ def add_bins(hist: np.ndarray, base: int, n_bins: int, total: np.ndarray) -> Non
 def some_categorical(categorical: np.ndarray) -> np.ndarray | None:
     """Return which features are categorical, None if none is: kernels are compiled for either.
 
-    Compiling what is about categories takes a few seconds, which tables without them need not spend.
+    Compiling the code for categories takes a few seconds, which tables without them need not spend.
     """
     return categorical if categorical.any() else None
 
@@ -342,7 +342,7 @@ def _consider(
 
 @njit(nogil=True, cache=True)
 def _is_best(feature: int, value: float, node: int, ties: Ties, splits: Splits) -> bool:
-    """Whether a feature's best split beats what the node has."""
+    """Whether a feature's best split beats the node's current one."""
     if splits.feature[node] < 0 or value > splits.gain[node]:
         return True
     if value < splits.gain[node]:
@@ -367,8 +367,8 @@ def consider_all(
 ) -> None:
     """Try the first ``n`` features at a node, whose total is known, and keep the best split.
 
-    ``scratch.lists`` has the occupied bins of the features where ``scratch.sizes`` is not -1. What most forests ask
-    for, two classes and nothing missing, has a way of its own, which is several times faster.
+    ``scratch.lists`` has the occupied bins of the features where ``scratch.sizes`` is not -1. The most common case,
+    two classes and nothing missing, has a separate code path, which is several times faster.
     """
     total, all_first, all_second = splits.total[node], 0.0, 0.0
     is_quick = rule.criterion == GINI and rule.lead == 0 and total.shape[0] == 2 and len(ties.monotonic.signs) == 0
@@ -393,7 +393,7 @@ def consider_all(
             splits.feature[node], splits.gain[node] = feature, value
             splits.left[node, 0], splits.left[node, 1] = np.int64(scratch.sums[0, at]), np.int64(scratch.sums[1, at])
             splits.missing_left[node] = 2.0 * (scratch.sums[0, at] + scratch.sums[1, at]) >= all_first + all_second
-            last = n_listed - 1  # not passed even where features disagree about the rows of the node
+            last = n_listed - 1  # never passed, even if features disagree about the rows of the node
             after = min(at + 1, last)
             while after < last and hist[base + listed[after], 0] + hist[base + listed[after], 1] == 0:
                 after += 1
@@ -411,7 +411,7 @@ def consider_all(
 
 @njit(nogil=True, cache=True)
 def _is_spread(hist: np.ndarray, base: int, listed: np.ndarray, n: int) -> bool:
-    """Whether more than one of the listed bins holds rows of two classes."""
+    """Whether more than one of the listed bins has rows of two classes."""
     held = 0
     for i in range(n):
         held += hist[base + listed[i], 0] + hist[base + listed[i], 1] > 0

@@ -1,10 +1,9 @@
 """Fill the histograms of a level in one walk along a tree's rows.
 
-Where a node's rows are gathered from all over a large table, most time goes into waiting for memory. Here rows are
-read in the order in which they lie; each has its node, goes on to where the splits made since send it, and is
-counted there. What is written at random are the histograms of one tree's level, which stay in the processor's cache.
-Moving and counting are loops of their own, over some thousand rows in turn: in one loop, rows would wait for each
-other.
+Gathering a node's rows from all over a large table spends most of the time waiting for memory. Here rows are
+read in table order; each is at its node, moves along the splits made since, and is counted there. Only the histograms
+of one tree's level are written in random order, and they stay in the processor's cache. Moving and counting are
+separate loops over some thousand rows at a time, because in one loop rows would wait for each other.
 """
 
 from typing import NamedTuple
@@ -19,7 +18,7 @@ U = np.uint64  # unsigned indices spare the check for negative ones in the inner
 
 
 class SplitsMade(NamedTuple):
-    """The splits made so far, by node; ``child`` is the number of the left side, -1 where there is no split."""
+    """The splits made so far, by node; ``child`` is the number of the left side, -1 without a split."""
 
     child: np.ndarray
     feature: np.ndarray
@@ -29,7 +28,7 @@ class SplitsMade(NamedTuple):
 
     @classmethod
     def none(cls, n_nodes: int) -> "SplitsMade":
-        """Return so many nodes without splits."""
+        """Return a number of nodes without splits."""
         feature, last, missing = np.zeros((3, n_nodes), np.int32)
         return cls(np.full(n_nodes, -1, np.int32), feature, last, missing, np.zeros((n_nodes, SET_WORDS), np.uint64))
 
@@ -47,7 +46,7 @@ class SplitsMade(NamedTuple):
 
 @njit(nogil=True, cache=True, inline="always")
 def _descend(flat: np.ndarray, at: np.uint64, node: np.uint64, made: SplitsMade, categorical: np.ndarray) -> np.uint64:
-    """Take a row, whose codes begin at ``flat[at]``, down from a node as far as there are splits."""
+    """Pass a row, whose codes begin at ``flat[at]``, down from a node as far as there are splits."""
     while made.child[node] >= 0:
         f = U(made.feature[node])
         code = int(flat[at + f])
@@ -62,8 +61,8 @@ def _descend(flat: np.ndarray, at: np.uint64, node: np.uint64, made: SplitsMade,
 class Counted(NamedTuple):
     """The nodes whose rows are counted, and the features of each."""
 
-    slots: np.ndarray  # int32, of every node: its place below, -1 if its rows are not counted
-    entries: np.ndarray  # uint64 (nodes counted, features): where a histogram begins, the feature, its shift
+    slots: np.ndarray  # int32, for every node: its index below, -1 if its rows are not counted
+    entries: np.ndarray  # uint64 (counted nodes, features): where a histogram begins, the feature, its shift
     sizes: np.ndarray  # uint32, how many features each has
 
 
@@ -75,7 +74,7 @@ def list_counted(
 ) -> Counted:
     """Return how to count some of all nodes: of features -1 after the last, whose ``starts`` are by ``place_level``.
 
-    One number says all about a histogram: that is one read for each value that is counted.
+    One number describes a histogram, so each counted value takes one read.
     """
     slots = np.full(n_nodes, -1, np.int32)
     slots[nodes] = np.arange(len(nodes))
@@ -84,7 +83,7 @@ def list_counted(
     return Counted(slots, entries.astype(np.uint64), (features >= 0).sum(axis=1).astype(np.uint32))
 
 
-_ROWS_A_WALK = 1 << 13  # so many rows are moved, then counted: their codes stay in the processor's cache meanwhile
+_ROWS_A_WALK = 1 << 13  # this many rows are moved, then counted: their codes stay in the processor's cache meanwhile
 
 
 @njit(nogil=True, cache=True)
@@ -134,7 +133,7 @@ def _add_classes(
     n_classes: np.uint64,
     out: np.ndarray,
 ) -> None:
-    """Count classes; the number of two of them is known to the compiler, which spares a multiplication."""
+    """Count classes; for two classes the compiler knows their number, which saves a multiplication."""
     entries, most = counted.entries.ravel(), U(counted.entries.shape[1])
     for i in range(rows.shape[0]):
         slot = counted.slots[places[i]]

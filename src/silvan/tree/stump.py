@@ -14,7 +14,7 @@ from silvan.forest.category_set import make_set
 
 
 class Cut(NamedTuple):
-    """A split, as ``Splits`` has it, of one node."""
+    """A split of one node, in the form of ``Splits``."""
 
     feature: int  # -1: none
     bin: int
@@ -30,7 +30,7 @@ def find_cut(hist: np.ndarray, bases: np.ndarray, n_bins: np.ndarray, categorica
     for f, base in enumerate(bases):
         block = hist[base : base + n_bins[f]]
         held = (np.flatnonzero(block[1:, 0]) + 1).tolist()
-        if categorical[f]:  # in the order of their share of the second class, exactly
+        if categorical[f]:  # in the exact order of their share of the second class
             held.sort(key=lambda b: Fraction(int(block[b, 2]), max(int(block[b, 1:].sum()), 1)))
         missing = block[0, 0] > 0
         for missing_left in (True, False) if missing else (False,):
@@ -52,7 +52,7 @@ def _middle(held: list[int], at: int, n_bins: int) -> int:
 
 
 def _of_categories(cut: Cut, held: list[int], at: int, n_bins: int, total: np.ndarray) -> Cut:
-    """Return a split by category; its left side has the lowest category, and the unseen follow the missing."""
+    """Return a categorical split; its left side has the lowest category, and unseen ones follow the missing values."""
     inside = held[: at + 1]
     if min(held) not in inside:
         cut, inside = cut._replace(missing_left=not cut.missing_left, left=total - cut.left), held[at + 1 :]

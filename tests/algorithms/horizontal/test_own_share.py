@@ -242,12 +242,12 @@ def test_grouped_rows_hide_the_chosen_mix():
     ("wrong", "match"),
     [
         ({"choose": "yes"}, "choose must be True or False, got 'yes'"),
-        ({"bootstrap": False}, "leaves no rows to choose on"),
+        ({"bootstrap": False}, "leaves no out-of-bag rows to choose on"),
         ({"refit_leaves": 1.5}, "refit_leaves must be True, False or None"),
         ({"fit_leaves": "no"}, "fit_leaves must be True, False or None, got 'no'"),
         ({"fit_leaves": True, "choose": False}, "fit_leaves is for sites that choose"),
         ({"threshold": 0}, "a number above 0 and below 1 or None, got 0"),
-        ({"fit_leaves": True, "monotonic_cst": {"age": 1}}, "need not keep the order that monotonic_cst asks for"),
+        ({"fit_leaves": True, "monotonic_cst": {"age": 1}}, "may violate monotonic_cst"),
     ],
 )
 def test_invalid_parameters(wrong, match):

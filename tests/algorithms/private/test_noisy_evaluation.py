@@ -140,7 +140,7 @@ def test_invalid_settings():
     for wrong in (0.0, -1.0, float("nan"), 1e9, "much"):
         with pytest.raises(InputError, match="epsilon must be"):
             model.evaluate(fed, epsilon=wrong)
-    with pytest.raises(InputError, match="leave it out to judge on a table"):
+    with pytest.raises(InputError, match="leave it out to evaluate on a table"):
         model.evaluate(fed, table=pl.DataFrame(), epsilon=0.5)
     open_ = federate(test=0.25)
     plain = sv.HistogramForest(2, max_depth=2).fit(open_)

@@ -198,7 +198,7 @@ def test_predictions_elsewhere_need_the_share_of_the_label_holder(monkeypatch):
     model.shares_ = {"party 0": model.shares_["party 0"]}
     assert Counter(model.predict(fed)["prediction"]) == Counter(expected)
     model.shares_ = {}
-    with pytest.raises(sv.InputError, match="only party 'party 0' knows what the leaves are worth"):
+    with pytest.raises(sv.InputError, match="only party 'party 0' knows the leaf values"):
         model.predict(fed)
 
 

@@ -45,12 +45,12 @@ from silvan.util.user_warnings import warn_user
 
 ONE = 1 << 52  # the mass of all rows together
 CHANCE = ONE >> 20  # how much more mass must be right than wrong for a stump to be better than chance
-_LEAST = 2.0**-500  # the least weight of a row, so that it never becomes 0
+_LEAST = 2.0**-500  # minimum weight of a row, so that it never becomes 0
 
 
 # -- messages
 class Boosted(SignedReply, frozen=True, kw_only=True):
-    """A site's AdaBoost classifier: its stumps, by rising weight."""
+    """A site's AdaBoost classifier: its stumps, by increasing weight."""
 
     stumps: Stumps
 
@@ -162,7 +162,7 @@ def pooled_boost(federation: Federation, schema: Schema, settings: Boosting) -> 
     return boost(StumpTable(codes, bins, rows.y.astype(np.int64)), settings).forest(schema)
 
 
-# -- AdaBoost.PL, which asks sites for nothing else
+# -- AdaBoost.PL, which needs no other requests
 def fit_pl(federation: Federation, schema: Schema, settings: Boosting) -> Forest:
     """Merge the sites' AdaBoost classifiers."""
     return merge([reply.stumps for reply in ask_stumps(federation, schema, settings).values()], schema)
@@ -218,7 +218,7 @@ class PickModels(Ask[Picked], frozen=True, kw_only=True):
 
 @answers(PickModels)
 def pick_models(site: Site, request: PickModels) -> Picked:
-    """Try all classifiers on the training rows (lines 3 and 9) and pick (line 10)."""
+    """Evaluate all classifiers on the training rows (lines 3 and 9) and pick (line 10)."""
     schema = schema_of(site, request.schema)
     check_two_classes(schema)
     check_owners(site, request.models, request.own)

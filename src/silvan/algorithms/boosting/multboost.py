@@ -4,7 +4,8 @@ In a round each site finds the best stump for its weighted rows (``ask``), the s
 the vote gets right, wrong or leaves undecided are summed (``total``): they give the vote its weight and the rows their
 new ones. T stages take at most 2T rounds. The thesis describes it without pseudo-code. A tie is a vote for neither
 class, and does not change a row's weight. Every request repeats all stages so far, so a site keeps no state. Sites
-sign their stumps with what they came after, and weigh rows by such alone, of each site one a stage, in its place.
+sign their stumps together with the decisions before them, and weight rows only by signed stumps, one per site and
+stage.
 """
 
 from dataclasses import dataclass
@@ -47,8 +48,8 @@ from silvan.federation.store import CacheKey, digest
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
 
-_MOST = 1 << 20  # most stumps of all stages together
-_ROUNDING = ONE >> 20  # how far the masses of all rows together may be from 1, since each is rounded
+_MOST = 1 << 20  # maximum number of stumps over all stages
+_ROUNDING = ONE >> 20  # how far the total mass of all rows may be from 1, because each is rounded
 
 
 # -- messages
@@ -57,7 +58,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
 
     stumps: Stumps
     sizes: np.ndarray  # int64 (stages,)
-    masses: np.ndarray  # int64 (stages, 3); of a stage that is being weighed there are none yet
+    masses: np.ndarray  # int64 (stages, 3); none yet for the current stage
     made: tuple[Blob, ...] = ()  # each stump as the site that made it signed it
 
     def position(self) -> ProtocolPosition:
@@ -78,7 +79,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignedStump(msgspec.Struct, frozen=True):
-    """What a site signs: a stump, and a digest of what was decided before."""
+    """What a site signs: a stump, and a digest of the decisions before it."""
 
     stump: Stumps
     after: str
@@ -88,10 +89,10 @@ class FoundStump(SignedReply, frozen=True, kw_only=True):
     """A site's stump; its weight is 1, or 0 if it is no better than chance at the site."""
 
     stump: Stumps
-    after: str = ""  # a digest of what was decided before
+    after: str = ""  # a digest of the decisions before it
 
     def work(self) -> bytes:
-        """Return the stump, with what it came after, as a message."""
+        """Return the stump, with the decisions before it, as a message."""
         return wire.encode(SignedStump(self.stump, self.after))
 
 
@@ -103,7 +104,7 @@ class AfterStages(Request, frozen=True, kw_only=True):
     merged: Derived[Stages]
 
     def position(self) -> ProtocolPosition:
-        """Return where the request stands: after all stages and their masses."""
+        """Return the position of the request: after all stages and their masses."""
         return self.merged.position()
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
@@ -136,7 +137,7 @@ class WeighStage(AfterStages, Total[StageMasses], frozen=True, kw_only=True):
 # -- at a site
 @dataclass
 class _Weighted:
-    """The weights of a site's rows: a cache, made again when it does not fit the request."""
+    """The weights of a site's rows: a cache, recomputed when it does not fit the request."""
 
     weight: np.ndarray
     done: list[bytes]  # the stages that they come from
@@ -218,7 +219,7 @@ def _check(merged: Stages, weighed: int, rows: int, schema: Schema, site: Site) 
 
 
 def _check_made(merged: Stages, site: Site) -> None:
-    """Raise an error unless sites made the stumps for their stages, by their signatures, each one a stage at most."""
+    """Raise an error unless sites signed the stumps for their stages, at most one per site and stage."""
     if len(merged.made) != len(merged.stumps):
         raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
     known = site.cache.once(CacheKey[set[bytes]]("signed stages", site.study, site.task), lambda: set[bytes]())
@@ -291,7 +292,7 @@ def _check_found(schema: Schema, after: str, site: str, reply: FoundStump) -> No
 
 
 def _check_masses(masses: np.ndarray, whole: bool) -> None:
-    """Raise ``FormatError`` for masses that rows cannot have; with ``whole``, they must add up to those of all rows."""
+    """Raise ``FormatError`` for impossible masses; with ``whole``, they must add up to those of all rows."""
     if masses.shape != (3,) or masses.dtype != np.int64 or (masses < 0).any() or (masses > 2 * ONE).any():
         raise FormatError("its masses are not those asked for")
     excess = int(masses.sum()) - ONE

@@ -1,7 +1,7 @@
 """Stumps: trees of one split whose two sides each vote for one of two classes.
 
-They are the weak classifiers of AdaBoost. A stump is found as a forest's split is, from histograms of weighted rows,
-so missing values and categories are split by as they are everywhere. What travels is a few numbers a stump.
+They are the weak classifiers of AdaBoost. A stump is found like a forest's split, from histograms of weighted rows, so
+missing values and categories are handled as everywhere. Only a few numbers per stump travel.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Stumps(msgspec.Struct, frozen=True, kw_only=True):
     feature: np.ndarray
     threshold: np.ndarray  # numeric split: left if x <= threshold
     missing_left: np.ndarray
-    words: np.ndarray  # (stumps, 4) the left set of a split by category
+    words: np.ndarray  # (stumps, 4) the left set of a categorical split
     vote: np.ndarray  # (stumps, 2) the class that the left side votes for, and the right
     weight: np.ndarray
 
@@ -90,7 +90,7 @@ class Stumps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join_stumps(parts: list[Stumps]) -> Stumps:
-    """Put stumps one after the other."""
+    """Concatenate stumps."""
     empty: dict[str, np.ndarray] = {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in _TYPES.items()}
     return Stumps(**{name: np.concatenate([none, *(getattr(p, name) for p in parts)]) for name, none in empty.items()})
 
@@ -138,7 +138,7 @@ class Boosting:
 
 @dataclass(frozen=True)
 class StumpTable:
-    """Rows to find stumps on: their bins, and which of the two classes each is in."""
+    """Rows for finding stumps: their bins, and the class of each."""
 
     codes: np.ndarray
     bins: Bins
@@ -149,7 +149,7 @@ class StumpTable:
 
     @property
     def one_class(self) -> bool:
-        """Whether all rows are of one class."""
+        """Whether all rows have one class."""
         return len(np.unique(self.y)) < 2
 
 

@@ -19,8 +19,16 @@ import numpy as np
 from silvan.algorithms.evaluation.candidates import SentModel, check_candidates, model_of
 from silvan.algorithms.evaluation.details import Floors, numbers_differ
 from silvan.algorithms.evaluation.evaluation import answer_of
-from silvan.algorithms.evaluation.score_groups import Answer, check_by, hides_one_class, in_groups_by_cell, places_of
+from silvan.algorithms.evaluation.score_groups import (
+    Answer,
+    check_by,
+    hides_one_class,
+    in_groups,
+    in_groups_by_cell,
+    places_of,
+)
 from silvan.algorithms.evaluation.site_models import answer_on_test_rows, test_cells
+from silvan.algorithms.keyed_rows import check_samples, rows_sampled
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Feature, Schema
 from silvan.errors import FormatError, InputError, reject
@@ -28,29 +36,43 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Agreed, Blob, Fixed, PartitionsWay, SummedReply, Total
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
+from silvan.forest.predict import calibrated, tally, voting_weights
 from silvan.privacy.gate import policy_of
 
 MOST_ROWS = 5_000  # test rows of a site that explain a model; of more, evenly spread ones are taken
 
 
 class ExplainedRows(NamedTuple):
-    """A model that is sent, and the test rows that explain it; ``taken`` are their places in the test part."""
+    """A model that is sent, and the rows that explain it; ``taken`` are their places in the test part.
+
+    Training rows are scored by the trees that did not see them: ``seen`` has lines of rows, and the line of each tree.
+    """
 
     forest: Forest
     X: np.ndarray
     taken: np.ndarray
     absent: np.ndarray
     n_jobs: int | None
+    seen: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def usable(self) -> bool:
         """Whether there are rows, and trees that answer for them."""
-        return len(self.X) > 0 and not np.isnan(self.scores(self.X[:1])).any()
+        return len(self.X) > 0 and (self.seen is not None or not np.isnan(self.scores(self.X[:1])).any())
 
     def scores(self, X: np.ndarray) -> np.ndarray:
         """Return the model's scores of rows: of the positive class of two, of each of several, or the number."""
-        found, label = answer_of(self.forest, X, self.absent, self.n_jobs).scores, self.forest.schema.label
+        found, label = self.answer(X).scores, self.forest.schema.label
         return found[:, [label.positive_code]] if label.positive_class is not None else found
+
+    def answer(self, X: np.ndarray) -> Answer:
+        """Return the model's scores and decisions of rows."""
+        if self.seen is None:
+            return answer_of(self.forest, X, self.absent, self.n_jobs)
+        lines, places = self.seen
+        weights = voting_weights(self.forest, self.absent)
+        means = tally(self.forest, X, weights, self.n_jobs, votes=False, skip=lines, skipping=places).means()
+        return Answer(calibrated(self.forest, means), means.argmax(axis=1))
 
 
 def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[int] = ()) -> ExplainedRows:
@@ -63,6 +85,24 @@ def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[in
         n = 0
     taken = np.arange(n) if n <= MOST_ROWS else np.linspace(0, n - 1, MOST_ROWS).astype(np.int64)
     return ExplainedRows(forest, part.take(taken), taken, site.absent(schema), site.n_jobs)
+
+
+def unseen_rows_here(site: Site, schema: Schema, model: SentModel) -> tuple[ExplainedRows, np.ndarray]:
+    """Return training rows to explain a model by, with their labels; none where they are too few or samples unknown."""
+    check_candidates(site, [model])
+    forest, part, draws = model_of(site, schema, model.model), site.part(schema), model.draws
+    if draws is None or forest.combine not in ("mean", "vote"):
+        raise FormatError("which rows its trees sampled must be known")
+    check_samples(draws, len(forest))
+    n = len(part)
+    taken = np.arange(n) if n <= MOST_ROWS else np.linspace(0, n - 1, MOST_ROWS).astype(np.int64)
+    lines, places = rows_sampled(site, part, draws, taken)
+    some = ExplainedRows(forest, part.X[taken], taken, site.absent(schema), site.n_jobs, (lines, places))
+    known = ~np.isnan(some.scores(some.X)).any(axis=1)
+    if known.sum() < Floors.of(policy_of(site)).rows:
+        known[:] = False
+    y = part.y[taken][known]
+    return some._replace(X=some.X[known], taken=np.arange(len(y)), seen=(lines[:, known], places)), y
 
 
 def score_range(forest: Forest) -> tuple[float, float]:
@@ -113,10 +153,11 @@ class SetColumns(OnTestRows, frozen=True, kw_only=True):
 
 
 class ShuffleColumns(OnTestRows, frozen=True, kw_only=True):
-    """The increase of a model's error on test rows when a column is shuffled, for all columns."""
+    """The increase of a model's error when a column is shuffled, for all columns, on test or on training rows."""
 
     feature_key: Fixed[np.ndarray]
     repeats: Fixed[int]
+    training: Fixed[bool] = False  # training rows, each scored by trees that did not see it
 
 
 # -- mean predictions: at a site
@@ -228,18 +269,26 @@ def _total(federation: Federation, request: OnTestRows, what: str, shape: tuple[
 # -- importances: at a site
 @answers(ShuffleColumns)
 def shuffle_columns(site: Site, request: ShuffleColumns) -> RowSums:
-    """Return the losses of the site's test rows; none where these are too few or of one class."""
+    """Return the losses of the site's rows; none where these are too few or of one class."""
     reject(not 1 <= request.repeats <= MOST_REPEATS, f"columns are shuffled 1 to {MOST_REPEATS} times")
     schema = schema_of(site, request.schema)
-    some = explained_rows(site, schema, request.model, request.by)
     columns = columns_of_features(schema)
     nothing = RowSums(rows=np.zeros(1, np.int64), sums=np.zeros(1 + len(columns), np.int64))
+    if request.training:
+        reject(bool(request.by), "training rows are in no subgroups")
+        some, y = unseen_rows_here(site, schema, request.model)
+    else:
+        some = explained_rows(site, schema, request.model, request.by)
     if not some.usable:
         return nothing
-    grouped, labels = answer_on_test_rows(site, schema, request.model, request.feature_key, request.by)
+    if request.training:
+        grouped, labels = in_groups(some.answer(some.X), y, schema.n_classes, policy_of(site).score_groups)
+    else:
+        grouped, labels = answer_on_test_rows(site, schema, request.model, request.feature_key, request.by)
+        y = site.part(schema, test=True).y
     if hides_one_class(policy_of(site), labels, schema.n_classes):
         return nothing
-    known, expected = _expected(site, schema, some, grouped, labels, request.by)
+    known, expected = _expected(site, schema, some, grouped, labels, y, request.by)
     some, expected = some._replace(X=some.X[known]), expected[known]
     if not len(expected):
         return nothing
@@ -258,14 +307,19 @@ def columns_of_features(schema: Schema) -> dict[str, list[int]]:
 
 
 def _expected(
-    site: Site, schema: Schema, some: ExplainedRows, grouped: Answer, labels: np.ndarray, by: Sequence[int]
+    site: Site,
+    schema: Schema,
+    some: ExplainedRows,
+    grouped: Answer,
+    labels: np.ndarray,
+    y: np.ndarray,
+    by: Sequence[int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which rows take part, and of each the shares of classes, or the mean number, of its group."""
     n = schema.n_classes
     floors = Floors.of(policy_of(site))
     if not n and floors.numbers_differ:
-        part = site.part(schema, test=True)
-        grouped, labels = in_groups_by_cell(grouped, part.y, 0, floors.rows, test_cells(site, schema, by))
+        grouped, labels = in_groups_by_cell(grouped, y, 0, floors.rows, test_cells(site, schema, by))
     wanted = np.eye(n)[labels][:, 1 if n == 2 else 0 :] if n else np.asarray(labels, np.float64)[:, None]
     everyone = np.ones(len(some.X), np.bool_)
     if policy_of(site).score_groups == 1:
@@ -327,13 +381,19 @@ def importances(
     forest: Forest,
     repeats: int,
     by: Sequence[str] = (),
+    training: bool = False,
 ) -> dict[str, float]:
-    """Return by how much the mean squared error grows when a column is shuffled, by column."""
+    """Return by how much the mean squared error grows when a column is shuffled, by column.
+
+    On test rows, or on ``training`` rows that trees did not see.
+    """
     if not 1 <= repeats <= MOST_REPEATS:
         raise InputError.wrong("repeats", f"between 1 and {MOST_REPEATS}", repeats)
     columns = columns_of_features(schema)
     blob, places = federation.blob(schema.to_json().encode()), places_of(schema, by)
-    request = ShuffleColumns(schema=blob, model=model, feature_key=feature_key, repeats=repeats, by=places)
+    request = ShuffleColumns(
+        schema=blob, model=model, feature_key=feature_key, repeats=repeats, by=places, training=training
+    )
     sums, rows = _total(federation, request, "which columns matter", (1 + len(columns),))
     unit = score_range(forest)[1] ** 2 / _UNITS
     growth = (sums[1:] - sums[0]) * unit / (rows * repeats)

@@ -1,4 +1,4 @@
-"""What all requests for noisy counts share: a public schema, noise drawn once, and the account of what was asked."""
+"""Shared by all requests for noisy counts: a public schema, noise sampled once, and the accounting."""
 
 import warnings
 from collections.abc import Callable
@@ -29,7 +29,7 @@ NARROWEST = 2.0**-40
 
 
 def public_schema_of(site: Site, blob: Blob) -> Schema:
-    """Read the schema that a noisy request refers to, and check it by what the site itself knows, not by its rows."""
+    """Read the schema of a noisy request, and check it against what the site knows, without its rows."""
     schema = schema_of(site, blob)
     try:
         check_public(schema)
@@ -42,12 +42,12 @@ def public_schema_of(site: Site, blob: Blob) -> Schema:
 
 
 def _wide_enough(low: float, high: float) -> bool:
-    """Whether bounds are apart by more than rounding, and no further than numbers reach."""
+    """Whether bounds differ by more than rounding, and stay within the range of numbers."""
     return NARROWEST * max(abs(low), abs(high), 2.0**-960) <= high - low < 2.0**1000
 
 
-MOST = 127  # a number to predict is kept as a whole number between plus and minus this
-_FOR_ROWS = Fraction(2, 5)  # of a request for rows and sums, the part of epsilon that goes to the rows
+MOST = 127  # a numeric target is stored as an integer between plus and minus this
+_FOR_ROWS = Fraction(2, 5)  # of a request for rows and sums, the share of epsilon for the rows
 
 
 class NoisyCounts(SummedReply, frozen=True, kw_only=True):
@@ -75,8 +75,8 @@ def answer_with_noise(
 ) -> NoisyCounts:
     """Return exact counts with noise; a request that comes again gets the same noise, and is charged once.
 
-    ``plan`` checks the request, given its schema, without a look at the rows, and returns a function that counts
-    them. That one is called when the request is charged: from then on all that goes wrong is one and the same error.
+    ``plan`` checks the request, given its schema, without reading rows, and returns a function that counts them.
+    That function is called after the request is charged: from then on every failure gives the same error.
     """
     schema = public_schema_of(site, blob)
     count = plan(schema)
@@ -97,8 +97,8 @@ MAX_STEPS = 1 << 17
 def model_to_count_by(site: Site, schema: Schema, blob: Blob) -> Forest:
     """Read the model of a noisy request. It counts as an external model that the site evaluates.
 
-    How long a row takes depends on the row, and noise does not cover that: a model of thousands of levels revealed by
-    the time of the answer whether one person is in the table. So paths are short, and models are few.
+    The running time of a row depends on the row, and noise does not cover it: with a model of thousands of levels,
+    the response time revealed whether one person is in the table. So paths are short, and models are few.
     """
     forest = model_of(site, schema, blob)
     reject(too_deep(forest), "a model of too many levels to count by")
@@ -107,13 +107,13 @@ def model_to_count_by(site: Site, schema: Schema, blob: Blob) -> Forest:
 
 
 def too_deep(forest: Forest) -> bool:
-    """Whether the way of a row down the trees may be so long that the time it takes shows."""
+    """Whether a row's path down the trees may be long enough for its duration to reveal something."""
     levels = np.maximum.reduceat(forest.depth, forest.offsets[:-1])
     return bool(levels.max() > MAX_DEPTH or levels.sum() > MAX_STEPS)
 
 
 def labelled_rows(site: Site, schema: Schema, test: bool = False) -> Part:
-    """Return the training rows, or the test rows, without those whose label is missing or no class."""
+    """Return the training rows, or the test rows, without those whose label is missing or unknown."""
     part = site.part(schema, test, strict=False)
     usable = part.y >= 0 if schema.n_classes else ~np.isnan(part.y)
     return part if usable.all() else part.some(usable)
@@ -122,7 +122,7 @@ def labelled_rows(site: Site, schema: Schema, test: bool = False) -> Part:
 def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
     """Scale a number between its public bounds to whole numbers between plus and minus ``MOST``.
 
-    They are clipped last, as integers: whatever floats did before, no row counts for more.
+    They are clipped last, as integers, so no row counts for more, however floats were rounded.
     """
     low, high = schema.label.bounds or (-1.0, 1.0)
     middle, half = low / 2 + high / 2, high / 2 - low / 2
@@ -131,12 +131,12 @@ def whole_target(y: np.ndarray, schema: Schema) -> np.ndarray:
     return np.clip(np.nan_to_num(scaled), -MOST, MOST).astype(np.int64)
 
 
-# -- at the coordinator: where noise is added, whom that protects against, what was asked
+# -- at the coordinator: where noise is added, whom that protects against, the accounting
 NoiseAt = Literal["total", "site"]
 AnyNoisy = TypeVar("AnyNoisy", bound=Noisy)
 
-ROWS_SHARE = Fraction(1, 20)  # part of epsilon that is spent on the number of rows, where that is not public
-LARGEST = 1 << 52  # no noisy count is larger: floats hold them exactly
+ROWS_SHARE = Fraction(1, 20)  # share of epsilon for the number of rows, if that is not public
+LARGEST = 1 << 52  # no noisy count is larger: floats represent them exactly
 _SEEN_BY = {
     "site": "everybody but the site itself, whoever adds included: each site's answer has all the noise",
     "total": "everybody but whoever adds, who is trusted and sees answers with a share of the noise",
@@ -148,7 +148,7 @@ _ALONE = "; not against the other sites, each of which knows its own share of th
 
 @dataclass(frozen=True)
 class Placing:
-    """Where noise is added, over so many sites; ``sharers`` shares of it are enough for the guarantee."""
+    """Where noise is added, over a number of sites; ``sharers`` shares of it suffice for the guarantee."""
 
     at: NoiseAt
     sums: str
@@ -162,7 +162,7 @@ class Placing:
 
     @property
     def seen_by(self) -> str:
-        """Whom the guarantee holds against, as a sentence."""
+        """Against whom the guarantee holds, as a sentence."""
         if self.at == "site" or self.sharers == 1:
             return _SEEN_BY["site"]
         text = _SEEN_BY["total" if self.sums == "trusted" else "hidden"]
@@ -176,10 +176,10 @@ class Placing:
 
 
 def place(federation: Federation, noise: str | None, tolerate: int | None) -> Placing:
-    """Decide where noise is added: by default on the total where sums hide their parts, else at every site.
+    """Decide where noise is added: by default on the total for masked and ring sums, otherwise at every site.
 
-    A site knows its own share of a total's noise, so by default the others' are enough without it, and without those of
-    as many sites as the quorum lets be lost.
+    A site knows its own share of a total's noise, so by default the shares of the others suffice, even without as
+    many sites as the quorum allows to be lost.
     """
     sums, n = federation.sums.name, len(federation.active)
     at = ("site" if sums == "trusted" else "total") if noise is None else noise
@@ -194,7 +194,7 @@ def place(federation: Federation, noise: str | None, tolerate: int | None) -> Pl
 
 
 class Rounds:
-    """Asks all sites with noise, and keeps the account of it."""
+    """Sends noisy requests to all sites, and keeps the accounting."""
 
     def __init__(self, federation: Federation, schema: Schema, epsilon: float, placing: Placing) -> None:
         check_epsilon(epsilon)
@@ -213,7 +213,7 @@ class Rounds:
         return request.noises(self.schema)[0].variance * self.placing.factor
 
     def total(self, request: Noisy, what: str, times: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the noisy counts of all sites in sum, and add what they cost to the account."""
+        """Return the sum of all sites' noisy counts, and add its cost to the account."""
 
         def check(site: str, reply: Reply) -> None:
             counts: np.ndarray = reply.counts  # type: ignore[attr-defined]
@@ -233,7 +233,7 @@ class Rounds:
         return np.asarray(reply.counts, np.int64)
 
     def account(self) -> Privacy:
-        """Return the account of all that was asked."""
+        """Return the account of all requests."""
         not_covered = [
             "evaluate without epsilon, whose figures are exact",
             "how long a site takes to answer, and that it can read its table at all",
@@ -247,7 +247,7 @@ class Rounds:
 
 
 def check_agreement(federation: Federation) -> None:
-    """Raise ``InputError`` for a schema that is not public, such as one that was found by asking the sites."""
+    """Raise ``InputError`` for a schema that is not public, such as one agreed from the data."""
     if federation.agreement.by_asking:
         raise InputError.about(
             "epsilon",
@@ -258,7 +258,7 @@ def check_agreement(federation: Federation) -> None:
 
 
 def warn_if_small(n: int, epsilon: float, least: float) -> None:
-    """Warn where noise is likely to be larger than the counts."""
+    """Warn if noise is likely to be larger than the counts."""
     if n * epsilon < least:
         warnings.warn(
             f"rows times epsilon is {n * epsilon:.3g}, below {least:g}: expect little better than guessing; "

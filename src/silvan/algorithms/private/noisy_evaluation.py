@@ -53,7 +53,7 @@ Between = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class TallyLayout:
-    """How the cells of a tally lie one after the other: the sizes of its sets, and what is computed from them."""
+    """The layout of a tally's cells: the sizes of its sets, and the metrics computed from them."""
 
     sizes: tuple[int, ...]
     n_classes: int
@@ -79,7 +79,7 @@ class TallyLayout:
         return sum(self.sizes)
 
     def count(self, scores: np.ndarray, decided: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Count rows by the model's scores and decisions, and by what is true."""
+        """Count rows by the model's scores and decisions, and by the true label."""
         cells = list(self._cells_of_classes(scores, decided, y) if self.n_classes else self._cells_of_number(scores, y))
         counted = [np.bincount(cell, minlength=size) for cell, size in zip(cells, self.sizes, strict=True)]
         return np.concatenate(counted).astype(np.int64)
@@ -89,7 +89,7 @@ class TallyLayout:
         bins = np.searchsorted(EDGES, scores, side="right")
         y = y.astype(np.int64)
         if n == 2:
-            # a tie is on the side that the model decided for
+            # a tie is on the side of the model's decision
             found, cells = decided == self.positive, bins[:, self.positive]
             yield 2 * np.where(found, np.maximum(cells, _HALF), np.minimum(cells, _HALF - 1)) + (y == self.positive)
             return
@@ -108,11 +108,11 @@ class TallyLayout:
         return np.split(counts, np.cumsum(self.sizes)[:-1])
 
     def rows(self, counts: np.ndarray) -> float:
-        """Return the number of rows, as all sets together have it."""
+        """Return the number of rows, as estimated from all sets together."""
         return float(counts.sum() / len(self.sizes))
 
     def metrics(self, counts: np.ndarray) -> dict[str, float]:
-        """Return the metrics; NaN where noise left nothing to compute them from."""
+        """Return the metrics; NaN if noise left nothing to compute them from."""
         return self._of_classes(counts) if self.n_classes else self._of_number(counts)
 
     def _of_classes(self, counts: np.ndarray) -> dict[str, float]:
@@ -140,7 +140,7 @@ class TallyLayout:
 
 
 def _error_edges() -> np.ndarray:
-    """Return where bins of an error meet, as shares of the number's width."""
+    """Return the boundaries of error bins, as shares of the number's width."""
     edges: np.ndarray = 2.0 ** (np.arange(2 - N_ERRORS, 1) / 4.0)
     return edges
 
@@ -171,7 +171,7 @@ def estimate(
 def _intervals(
     layout: TallyLayout, found: dict[str, float], centre: dict[str, float], other: Callable[[], np.ndarray]
 ) -> Between:
-    """Return between which numbers each metric lies, by how far it moves from the centre in resamples."""
+    """Return the range of each metric, from its deviations in resamples."""
     drawn = [layout.metrics(other()) for _ in range(_RESAMPLES)]
     between = {}
     for name, value in found.items():
@@ -212,9 +212,9 @@ def noisy_tally(site: Site, request: CountByScoreWithNoise) -> NoisyCounts:
 
 
 def plan_tally(site: Site, request: CountByScoreWithNoise, schema: Schema) -> Callable[[], np.ndarray]:
-    """Check the model without a look at the rows; return what counts them without noise, which never leaves the site.
+    """Check the model without reading rows; return a function that counts them exactly, for the site alone.
 
-    Where columns are lacking that all trees need, no rows are counted.
+    If columns are missing that all trees need, no rows are counted.
     """
     forest, layout = model_to_count_by(site, schema, request.model), TallyLayout.of(schema)
 
@@ -234,7 +234,7 @@ def plan_tally(site: Site, request: CountByScoreWithNoise, schema: Schema) -> Ca
 def evaluate_with_noise(
     federation: Federation, schema: Schema, model: Forest, epsilon: float, placing: Placing
 ) -> Evaluation:
-    """Evaluate a model over all sites together, with noise, and account for what that costs."""
+    """Evaluate a model over all sites together, with noise, and account for its cost."""
     if too_deep(model):
         raise InputError.about(
             "max_depth",

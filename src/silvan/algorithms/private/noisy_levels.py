@@ -1,13 +1,13 @@
 """The published private forest: noise on the histograms of every level (geometric mechanism, Eq. 6).
 
-The trees grow as in ``histogram_forest.py``, from sums in which every count has noise. A row is in one bin of each
-feature asked about, once a tree and level, so the levels share the epsilon of the forest, and the trees and features of
-a level share that of the level. Bins come from the schema; a node's size is only ever known with noise. Every tree sees
-all rows: which rows a tree draws depends on their places, so one row more could change what others count for. What Eq.
-6 calls epsilon is alpha = exp(-epsilon).
+The trees grow as in ``histogram_forest.py``, from sums in which every count has noise. A row is in one bin of
+each requested feature, once per tree and level, so the levels share the epsilon of the forest, and the trees and
+features of a level share that of the level. Bins come from the schema; a node's size is only known with noise. Every
+tree uses all rows: a sample depends on the positions of rows, so one more row could change the sample of others. What
+Eq. 6 calls epsilon is alpha = exp(-epsilon).
 
-The search for splits expects counts: none below zero, and the same rows in every feature of a node. ``settle_counts``
-makes noisy histograms so, from noisy integers alone, which costs no privacy.
+The search for splits expects consistent counts: none below zero, and the same rows in every feature of a node.
+``settle_counts`` makes noisy histograms consistent, from noisy integers alone, which costs no privacy.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ from silvan.tree.sampling import Ties
 from silvan.tree.split import Splits
 from silvan.util.kernels import njit
 
-_MOST_COUNTERS = 1 << 24  # most statistics that a level's histograms may have
+_MOST_COUNTERS = 1 << 24  # maximum number of statistics in a level's histograms
 _LARGEST_TOTAL, _LARGEST_PRODUCT = 1 << 52, (1 << 63) - 1
 """Of noisy counts made consistent: more rows than there are, and what 64 bits hold."""
 
@@ -74,9 +74,9 @@ def noisy_level(site: Site, request: NoisyLevel) -> NoisyCounts:
 
 
 def plan_level(site: Site, request: NoisyLevel, schema: Schema) -> Callable[[], np.ndarray]:
-    """Check a request without a look at the rows; return what counts them without noise, which never leaves the site.
+    """Check a request without reading rows; return a function that counts them exactly, for the site alone.
 
-    Raises ``FormatError`` for a request that does not hold together.
+    Raises ``FormatError`` for an inconsistent request.
     """
     read_level(site, request.level, noisy=True)
     if request.level.bootstrap:
@@ -85,7 +85,7 @@ def plan_level(site: Site, request: NoisyLevel, schema: Schema) -> Callable[[], 
         return lambda: _count(site, request.level, labelled_rows(site, schema))
     if schema.label.bounds is None or request.level.measure != public_measure(schema):
         raise FormatError("the statistics are not those of a number within its bounds")
-    # what is summed are whole numbers already, none larger than the noise is made for
+    # the sums are over integers already, none larger than the noise covers
     level = msgspec.structs.replace(request.level, measure=_measure(0.0, 1.0))
 
     def count() -> np.ndarray:
@@ -140,7 +140,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None)
 
 @dataclass(frozen=True)
 class PublicPlan:
-    """What growing needs and is known without any look at the rows: bins from the schema, and how to measure."""
+    """What growing needs without any look at the rows: bins from the schema, and the measure."""
 
     rounds: Rounds
     bins: Bins
@@ -149,7 +149,7 @@ class PublicPlan:
 
     @classmethod
     def of(cls, rounds: Rounds, settings: Settings, of_number: Callable[[Schema], Measure]) -> "PublicPlan":
-        """Make bins from bounds, edges and categories; ``of_number`` returns the measure of a number to predict."""
+        """Make bins from bounds, edges and categories; ``of_number`` returns the measure of a numeric target."""
         schema = rounds.schema
         if isinstance(settings.class_weight, str):
             raise InputError.about(
@@ -160,7 +160,7 @@ class PublicPlan:
         cuts = [
             np.zeros(0, np.float32) if f.categorical else public_cuts(f, settings.max_bins) for f in schema.features
         ]
-        # how many rows of each class there are, nobody may know
+        # the number of rows of each class is secret
         measure = (
             settings.measure(schema, np.ones(schema.n_classes, np.int64)) if schema.n_classes else of_number(schema)
         )
@@ -195,9 +195,9 @@ class PublicPlan:
 # -- noisy histograms made consistent
 @njit(nogil=True, cache=True)
 def _scale(column: np.ndarray, total: int) -> None:
-    """Scale counts to a total, in place: what rounding leaves goes to the largest remainders, the first of equals.
+    """Scale counts to a total, in place: the rounding remainder goes to the largest remainders, in a tie to the first.
 
-    Counts so large that products with the total would overflow lose their lowest bits first: no honest ones are.
+    Counts whose products with the total would overflow lose their lowest bits first; honest counts are never so large.
     """
     size, mass, largest, shift = column.shape[0], 0, 0, 0
     for b in range(size):
@@ -270,13 +270,13 @@ def settle_counts(hist: np.ndarray, features: np.ndarray, n_bins: np.ndarray, le
 
 @njit(nogil=True, cache=True)
 def _share_sums(part: np.ndarray, total: int, most: int) -> None:
-    """Change the sums of a feature's bins so that they add up to a total, none beyond what its rows can have."""
+    """Change the sums of a feature's bins so that they match a total, within what their rows allow."""
     left = total
     for b in range(part.shape[0]):
         reach = most * part[b, 0]
         part[b, 1] = min(max(part[b, 1], -reach), reach)
         left -= part[b, 1]
-    # what is lacking is made up where there is room, in proportion, and the rest from the first bin on
+    # the difference is distributed where there is room, in proportion, and the rest from the first bin on
     room = 0
     for b in range(part.shape[0]):
         room += most * part[b, 0] - part[b, 1] if left > 0 else most * part[b, 0] + part[b, 1]

@@ -1,8 +1,8 @@
 """The published input perturbation: every row is perturbed at its site, once, and the forest grows on noisy rows.
 
 Numbers get discrete Laplace noise on a public grid between their bounds, categories and classes are replaced at random
-(the exponential mechanism, where all answers but the true one are equally bad). Every column of a row, the label
-included, gets an equal part of epsilon. The noisy rows are kept; whatever is asked of them afterwards costs nothing.
+(the exponential mechanism, where all values but the true one are equally bad). Every column of a row, the label
+included, gets an equal part of epsilon. The noisy rows are stored; all further requests about them are free.
 
 The guarantee is for one row replaced by another: the number of rows is not hidden. Sampling noisy rows costs nothing.
 """
@@ -31,8 +31,8 @@ from silvan.privacy.noise.sampler import random_responses
 from silvan.tree.fit import Settings
 from silvan.tree.objectives import Labels
 
-STEPS = 1000  # noise on numbers is added on a grid of so many steps between their bounds
-_MANY_ROWS = 1 << 24  # fixed-point sums of the target leave room for so many rows
+STEPS = 1000  # noise on numbers is added on a grid with this number of steps between their bounds
+_MANY_ROWS = 1 << 24  # fixed-point sums of the target have room for this many rows
 
 
 # -- messages
@@ -47,7 +47,7 @@ class DisguisedLevel(Noisy, Total[Histograms], frozen=True, kw_only=True):
 
 
 class Disguise(msgspec.Struct, frozen=True):
-    """A site's training rows as they may be seen."""
+    """A site's training rows in their public, noisy form."""
 
     X: np.ndarray
     y: np.ndarray
@@ -78,7 +78,7 @@ def _noise(schema: Schema, epsilon: float) -> Noise:
 def disguise(part: Part, schema: Schema, epsilon: float) -> Disguise:
     """Return the rows with noise in every column, the label included.
 
-    No row is left out, since their number is public: a label that is none of the classes counts as the first.
+    No row is left out, because their number is public: an unknown label counts as the first class.
     """
     each = Fraction(epsilon) / (len(schema.features) + 1)
     X = np.empty_like(part.X)
@@ -101,13 +101,13 @@ def _noisy_numbers(values: np.ndarray, bounds: tuple[float, float] | None, epsil
     """Round numbers to the grid of their bounds, missing ones to its middle, add noise, and clip to the bounds."""
     low, high = bounds or (0.0, 1.0)
     places = (np.clip(values.astype(np.float64), low, high) - low) / (high - low) * STEPS
-    # clipped last: whatever floats did before, no value is further from another than the noise is made for
+    # clipped last: whatever floats did before, values differ by at most what the noise covers
     steps = np.clip(np.rint(np.where(np.isnan(places), STEPS / 2, places)), 0, STEPS).astype(np.int64)
     return low + (high - low) * np.clip(Noise(STEPS, epsilon).add(steps), 0, STEPS) / STEPS
 
 
 def check_bounds(schema: Schema) -> None:
-    """Raise ``InputError`` for numbers without bounds: edges do not say how large a value may be."""
+    """Raise ``InputError`` for numbers without bounds: edges do not limit values."""
     lacking = [f.name for f in schema.features if not f.categorical and f.bounds is None]
     if lacking:
         raise InputError(

@@ -1,7 +1,7 @@
-"""Cut points of numeric columns that follow from a public schema alone, without any look at the rows.
+"""Cut points of numeric columns that follow from a public schema alone, without reading rows.
 
-A schema with bounds, edges and categories is all that a private forest knows of columns in advance, so what it does not
-declare is an error here, not a request to the sites.
+A schema with bounds, edges and categories is all that a private forest knows about columns in advance, so a missing
+declaration is an error here, not a request to the sites.
 """
 
 import numpy as np
@@ -12,11 +12,11 @@ from silvan.util.readable import format_names
 
 LINEAR = 16  # bins of equal width between the bounds
 _NEAR = 14  # edges that halve their distance to the lower bound, inside the first of these bins
-_NEAR_ZERO = 6  # edges on each side of zero that do so, where the bounds straddle it
+_NEAR_ZERO = 6  # edges on each side of zero that do so, if the bounds include it
 
 
 def check_public(schema: Schema) -> None:
-    """Raise ``InputError`` for a schema without bounds, categories or classes that must be public."""
+    """Raise ``InputError`` for a schema without the required public bounds, categories or classes."""
     lacking = [f.name for f in schema.features if not f.categorical and f.bounds is None and f.edges is None]
     if lacking:
         raise InputError.about(
@@ -76,7 +76,7 @@ def even_cuts(feature: Feature, n_groups: int) -> np.ndarray:
 
 
 def bin_widths(feature: Feature, cuts: np.ndarray) -> np.ndarray:
-    """Return the widths of the bins above the first cut; all 1 where there are no bounds to end the last one."""
+    """Return the widths of the bins above the first cut; all 1 without bounds to end the last one."""
     if feature.bounds is None or feature.edges is not None:
         return np.ones(len(cuts))
     widths = np.diff(np.append(cuts.astype(np.float64), feature.bounds[1]))

@@ -1,7 +1,7 @@
 """What sites count, with noise, for a private forest of small tables (``tables.py``).
 
-A site works out by itself how much one row can change an answer, from the request alone: a row adds one to one cell of
-every histogram that is asked for. Each request is checked before any row is looked at.
+A site computes from the request alone how much one row can change a reply: a row adds one to one cell of every
+requested histogram. Each request is checked before any row is read.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class CountTables(NoisyTotal, frozen=True, kw_only=True):
     cuts: Derived[np.ndarray]  # float32, column after column
     missing: Derived[np.ndarray]  # int64, the group of missing values
     table_sizes: Derived[np.ndarray]  # int64, columns of each table
-    table_columns: Derived[np.ndarray]  # int64, places in ``columns``, table after table
+    table_columns: Derived[np.ndarray]  # int64, positions in ``columns``, table after table
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in a cell of every table."""
@@ -78,7 +78,7 @@ class CountScores(NoisyTotal, frozen=True, kw_only=True):
 
     schema: Agreed[Blob]
     model: Derived[Blob]
-    edges: Derived[np.ndarray]  # float64 (classes, edges), rising
+    edges: Derived[np.ndarray]  # float64 (classes, edges), increasing
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
         """Return the noise: one more row is in a bin of every class's scores."""
@@ -127,9 +127,9 @@ for _kind in (CountColumns, CountTables, CountScores, SumTargets, SumSlopes):
 
 
 def plan_counts(site: Site, request: Noisy, schema: Schema) -> Callable[[], np.ndarray]:
-    """Check a request without a look at the rows; return what counts them without noise, which never leaves the site.
+    """Check a request without reading rows; return a function that counts them exactly, for the site alone.
 
-    Raises ``FormatError`` for a request that does not hold together.
+    Raises ``FormatError`` for an inconsistent request.
     """
     if isinstance(request, CountColumns):
         cuts = _cuts(request, schema)
@@ -202,7 +202,7 @@ def _sum_slopes(part: Part, request: SumSlopes, schema: Schema, forest: Forest, 
 
 
 def _check_edges(edges: np.ndarray, schema: Schema) -> None:
-    # the scores of two classes mirror each other, so one histogram is enough
+    # the scores of two classes mirror each other, so one histogram suffices
     n = 1 if schema.n_classes == 2 else schema.n_classes
     if edges.ndim != 2 or edges.dtype != np.float64 or not 1 <= n == len(edges) or not 1 <= edges.shape[1] <= MAX_BINS:
         raise FormatError("the edges of scores do not match the classes")

@@ -1,10 +1,10 @@
 """A private forest of small tables: three noisy sums, whatever the number of trees.
 
-Each tree is oblivious: a contingency table of a few features, drawn at random and cut into a few groups. Round A counts
-rows in public bins of numeric columns and says where to cut; round B counts classes in the cells of all tables; round C
-counts classes by score and calibrates (``table_counts.py``). All else is computed from these noisy counts
-(``tables_estimates.py``) and costs no epsilon. Which features, tables and requests there are depends on public numbers
-only.
+Each tree is oblivious: a contingency table of a few random features, cut into a few groups. Round A counts
+rows in public bins of numeric columns to choose the cuts; round B counts classes in the cells of all tables; round C
+counts classes by score and calibrates (``table_counts.py``). Everything else is computed from these noisy counts
+(``tables_estimates.py``) and costs no epsilon. The choice of features, tables and requests depends only on public
+numbers.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ from silvan.util.readable import count_of
 
 @dataclass(frozen=True)
 class Recipe:
-    """How finely to cut and count, by how many rows there are for each feature and unit of noise."""
+    """How finely to cut and count, given the number of rows for each feature and unit of noise."""
 
     groups: int
     cells: int
@@ -67,11 +67,11 @@ _LEAST_NUMBERS = 1000.0
 
 _CLASS_SHARES = (Fraction(1, 5), Fraction(1, 10))  # cuts, calibration
 _NUMBER_SHARES = (Fraction(3, 20), Fraction(1, 10), Fraction(1, 10))  # cuts, mean, slope
-_UNCALIBRATED_SLOPE = 0.5  # sums of tables that go along with each other are too sure
+_UNCALIBRATED_SLOPE = 0.5  # sums of correlated tables are overconfident
 
 
 def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
-    """Ask for noisy counts and make a forest of them."""
+    """Request noisy counts and build a forest from them."""
     schema, split_epsilon, placing = rounds.schema, rounds.split_epsilon, rounds.placing
     check_public(schema)
     if n_rows is None:
@@ -80,7 +80,7 @@ def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
     else:
         n = int(n_rows)
         rounds.public.append(f"{n_rows} rows to learn from, as n_rows says")
-    # noise at every site is noisier by the root of their number
+    # noise at every site is larger by the root of their number
     epsilon = float(split_epsilon.left) / np.sqrt(placing.factor)
     warn_if_small(n, epsilon, 50.0 if schema.n_classes else _LEAST_NUMBERS)
     strength = n * float(split_epsilon.left) / np.sqrt(placing.factor)
@@ -101,7 +101,7 @@ def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
 def _group_features(
     rounds: Rounds, features: np.ndarray, recipe: Recipe, n: int, share: Fraction | None
 ) -> list[Group]:
-    """Round A: cut every feature into groups, at public places or, for a share of epsilon, where noisy counts say."""
+    """Round A: cut every feature into groups, at public points or, for a share of epsilon, by noisy counts."""
     schema, q = rounds.schema, recipe.groups
     bins = {f: public_cuts(schema.features[f], recipe.bins) for f in features if not schema.features[f].categorical}
     found: dict[int, Group] = {}
@@ -135,7 +135,7 @@ def _group_by_counts(
     variance = rounds.variance(request)
     found = {}
     for (f, edges), here in zip(bins.items(), np.split(counts, np.cumsum(sizes + 2)[:-1]), strict=True):
-        # missing values and the lowest bin stand alone
+        # missing values and the lowest bin stay separate
         mass = estimates.smooth(here, n, variance, 2, bin_widths(rounds.schema.features[f], edges))
         cuts = edges[estimates.cut_evenly(mass[1:] ** recipe.power, recipe.groups)]
         own = mass[0] >= n / (2 * recipe.groups)
@@ -179,7 +179,7 @@ def _count_cells(
 def _fit_classes(
     rounds: Rounds, recipe: Recipe, groups: Sequence[Group], tables: list[list[int]], calibrated: bool
 ) -> Forest:
-    """Fit a forest of classes: count them in cells, make log-odds of the counts, and calibrate their sums."""
+    """Fit a forest of classes: count them in cells, compute log-odds, and calibrate their sums."""
     schema, split_epsilon = rounds.schema, rounds.split_epsilon
     for_scores = split_epsilon.take(_CLASS_SHARES[1]) if calibrated else 0.0
     counts, request = _count_cells(rounds, split_epsilon.rest(), groups, tables)
@@ -251,7 +251,7 @@ def _fit_number(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], tables:
     middle, unit = low / 2 + high / 2, (high / 2 - low / 2) / MOST
 
     def forest(offset: float, slope: float) -> Forest:
-        # the mean over trees is the offset and the sum of what the trees of a grouping add
+        # the mean over trees is the offset and the sum of the additions of a grouping's trees
         added = [offset + slope * value * len(trees) / recipe.groupings for value in values]
         return table_forest(schema, trees, [middle + unit * a[:, None] for a in added], weights=np.ones(len(trees)))
 
@@ -271,7 +271,7 @@ def _fit_number(rounds: Rounds, recipe: Recipe, groups: Sequence[Group], tables:
 
 
 def _score_spread(counts: Sequence[np.ndarray], values: Sequence[np.ndarray], groupings: int) -> float:
-    """Estimate how far sums over tables spread, from the noisy tables alone."""
+    """Estimate the spread of sums over tables, from the noisy tables alone."""
     variance = 0.0
     for here, value in zip(counts, values, strict=True):
         mass = np.maximum(here[:, 0], 0.0)

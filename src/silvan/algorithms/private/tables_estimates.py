@@ -3,15 +3,15 @@
 All of it uses noisy integers and public numbers only, so it costs no epsilon.
 
 Linear algebra, exponentials and logarithms differ in their last digits between processors. Estimates are rounded, so
-that a coordinator that resumes on another machine makes the same forest, and asks the same requests: one that differed
-in a last digit would be another request, whose noise is drawn and charged anew.
+that a coordinator that resumes on another machine makes the same forest and the same requests: a request that differed
+in a last digit would get new noise at a new charge.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-_DIGITS = 6  # decimals of estimates: fewer than all processors agree on, more than noise leaves of any use
+_DIGITS = 6  # decimals of estimates: fewer than all processors agree on, more than are useful under noise
 
 
 def settled(estimate: np.ndarray) -> np.ndarray:
@@ -25,14 +25,15 @@ _LENGTHS = (1.0, 3.0, 8.0)
 _BY_WIDTH = (0.0, 0.8)
 """Parts of a column's rows that are taken to be spread by the width of bins, which are narrow near the lower bound."""
 
-_SPIKE = 16.0  # prior variance of a bin that stands alone, as a multiple of that of the others
+_SPIKE = 16.0  # prior variance of a separate bin, as a multiple of that of the others
 
 
 def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int, widths: np.ndarray) -> np.ndarray:
-    """Remove noise from a histogram by a Gaussian process; the first ``spikes`` bins stand alone.
+    """Remove noise from a histogram by a Gaussian process; the first ``spikes`` bins are separate.
 
-    The prior: bins have equally many rows, or nearly in proportion to their width, and neighbours are alike. Which of
-    both, by how much and how far is chosen by the likelihood of the counts. ``widths`` are those of the other bins.
+    The prior: bins have equally many rows, or nearly in proportion to their width, and neighbours are alike. The
+    likelihood of the counts chooses between the two, and the strength and range of the similarity. ``widths`` are
+    those of the other bins.
     """
     n = len(counts)
     place = np.arange(n - spikes)
@@ -54,7 +55,7 @@ def smooth(counts: np.ndarray, rows: float, variance: float, spikes: int, widths
 
 
 def cut_evenly(mass: np.ndarray, n_groups: int) -> np.ndarray:
-    """Return after which bins to cut so that groups have about equal mass; a heavy bin leaves less to the others."""
+    """Return the bins after which to cut so that groups have about equal mass, given heavy bins."""
     cuts = []
     left, groups, here = float(mass.sum()), n_groups, 0.0
     for i in range(len(mass) - 1):
@@ -70,7 +71,7 @@ def cut_evenly(mass: np.ndarray, n_groups: int) -> np.ndarray:
 def prior(groups: Sequence[int], pairs: float, alone: float) -> np.ndarray:
     """Return the prior covariance of the values of cells: (cells, cells)."""
     cells = np.indices(tuple(groups)).reshape(len(groups), -1)
-    # in how many features two cells of a table agree
+    # the number of features in which two cells of a table agree
     shared = (cells[:, :, None] == cells[:, None, :]).sum(axis=0).astype(np.float64)
     return 0.3 * (shared + pairs * shared * (shared - 1.0) / 2.0 + alone * np.eye(len(shared)))
 
@@ -117,7 +118,7 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def class_shares(tables: Sequence[np.ndarray]) -> np.ndarray:
-    """Return each class's share in all rows, from every table's counts; tables of few cells count more."""
+    """Return each class's share in all rows, from every table's counts; tables with few cells count more."""
     weights = np.array([1.0 / len(counts) for counts in tables])
     totals = np.array([counts.sum(axis=0) for counts in tables], np.float64)
     total = np.maximum((weights[:, None] * totals).sum(axis=0) / weights.sum(), 0.5)
@@ -186,7 +187,7 @@ _MOST_ODDS = 20.0
 
 
 def score_edges(tables: Sequence[np.ndarray], values: Sequence[np.ndarray], k: int, groupings: int) -> np.ndarray:
-    """Return where to cut the summed log-odds of a class, from the noisy tables alone."""
+    """Return cut points for the summed log-odds of a class, from the noisy tables alone."""
     mean = variance = 0.0
     for counts, value in zip(tables, values, strict=True):
         mass = np.maximum(counts.sum(axis=1), 0.0)
@@ -194,12 +195,12 @@ def score_edges(tables: Sequence[np.ndarray], values: Sequence[np.ndarray], k: i
         middle = mass @ value[:, k]
         mean += middle / groupings
         variance += mass @ (value[:, k] - middle) ** 2 / groupings
-    # features are not independent, so sums spread more than their parts say
+    # features are dependent, so sums spread more than independent parts would
     return settled(mean + max(1.5 * np.sqrt(variance), 1e-3) * _EDGES)
 
 
 def knots_of(edges: np.ndarray) -> np.ndarray:
-    """Return a score that stands for each bin."""
+    """Return a representative score for each bin."""
     inner = (edges[1:] + edges[:-1]) / 2.0
     first, last = edges[1] - edges[0], edges[-1] - edges[-2]
     return np.concatenate([[edges[0] - first / 2.0], inner, [edges[-1] + last / 2.0]])
@@ -228,7 +229,7 @@ def _platt(rows: np.ndarray, knots: np.ndarray) -> tuple[float, float]:
     for _ in range(25):
         p = 1.0 / (1.0 + np.exp(-np.clip(a + b * knots, -30, 30)))
         residual, curve = rows[:, 1] - total * p, total * p * (1.0 - p)
-        # a faint pull towards slope 1/2 keeps the steps finite
+        # a weak pull towards slope 1/2 keeps the steps finite
         hessian = np.array([[curve.sum(), curve @ knots], [curve @ knots, curve @ knots**2]]) + np.eye(2)
         step = np.linalg.solve(hessian, [residual.sum(), residual @ knots - (b - 0.5)])
         a, b = a + float(np.clip(step[0], -2, 2)), b + float(np.clip(step[1], -1, 1))
@@ -236,7 +237,7 @@ def _platt(rows: np.ndarray, knots: np.ndarray) -> tuple[float, float]:
 
 
 def _isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the isotonic regression: neighbours that fall are pooled until all rise."""
+    """Return the isotonic regression: decreasing neighbours are pooled until all increase."""
     blocks: list[list[float]] = []
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         blocks.append([value, weight, 1])

@@ -1,4 +1,4 @@
-"""Contingency tables as ordinary trees: the groups of one feature after the other are halved down to a cell."""
+"""Contingency tables as ordinary trees: the groups of each feature in turn are halved down to a single cell."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from silvan.data.schema import Schema
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
 
-_ALL = float(np.finfo(np.float32).max)  # a threshold that no value is above
+_ALL = float(np.finfo(np.float32).max)  # a threshold above all values
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _tree(table: Sequence[Group], values: np.ndarray) -> dict[str, np.ndarray]:
     """List a table's nodes level by level, siblings side by side."""
     shape = tuple(group.n for group in table)
     feature, threshold, missing_left, sets, leaves = [], [], [], [], []
-    level = [tuple((0, n) for n in shape)]  # a box of groups a node
+    level = [tuple((0, n) for n in shape)]  # one box of groups per node
     while level:
         below = []
         for box in level:

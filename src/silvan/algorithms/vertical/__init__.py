@@ -1,1 +1,1 @@
-"""Forests of columns that stay with their parties: encoded or encrypted labels, prediction in shares."""
+"""Vertical forests, whose columns stay with their parties: encoded or encrypted labels, prediction in shares."""

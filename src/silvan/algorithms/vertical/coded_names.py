@@ -1,9 +1,9 @@
 """Numbers for names: parties know their columns, categories and classes by name, the coordinator by number.
 
-As in Federated Forest, what a column is called is its party's business. To the coordinator a column is its party's name
-and a number, of which kind it is and how many categories it has; a category and a class are numbers in the order of the
-names. The party's store keeps the names behind the numbers. A few digits after the number tell one description of a
-column from another; they are keyed by the party's own secret, so that no name can be tried on them.
+As in Federated Forest, only its party knows the name of a column. The coordinator sees its party's name and a number,
+its kind and its number of categories; categories and classes are numbers in the order of the names. The party's store
+keeps the names behind the numbers. A few digits after the number distinguish descriptions of a column; they are keyed
+by the party's secret, so that nobody can test names against them.
 """
 
 from typing import TypeVar
@@ -45,7 +45,7 @@ def code_label(party: Party, label: Label) -> Label:
 
 
 def keep_label(party: Party, coded: Label, label: Label) -> None:
-    """Keep the real name and classes of a model's label."""
+    """Store the real name and classes of a model's label."""
     party.store.put(_NAMED + coded.name, msgspec.json.encode(label))
 
 

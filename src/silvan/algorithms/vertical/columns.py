@@ -1,8 +1,8 @@
 """Federations by columns: parties hold different columns of the same rows, one holds the label.
 
 Before training the parties' rows are aligned (``privacy/identity/identity.py``) and their columns described, by number
-(``coded_names.py``) and by the rows in common alone. Features stand in the order of the parties, then in that of each
-party's table, so a party's features are a stretch of all of them.
+(``coded_names.py``) and using only common rows. Features are in the order of the parties, then in that of each party's
+table, so a party's features are contiguous.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 
 
 def row_words(party: Party, rows: Blob) -> np.ndarray:
-    """Return the words by which rows are sampled, which follow from their ids: uint64 (rows, 2)."""
+    """Return the sampling words of rows, which follow from their IDs: uint64 (rows, 2)."""
     places = places_of(party, rows)
     if (places < 0).any():
         raise RefusedError("the party lacks some of the rows")
@@ -43,16 +43,16 @@ def row_words(party: Party, rows: Blob) -> np.ndarray:
 
 
 def hold_out(party: Party, rows: Blob, share: float) -> np.ndarray:
-    """Choose the test part of rows by a keyed hash of the id, whatever the other rows are: bool (rows,)."""
+    """Choose the test rows by a keyed hash of the ID, independently of other rows: bool (rows,)."""
     reject(not 0 <= share < 1, "the share of rows to keep is not possible")
     held: np.ndarray = row_words(party, rows)[:, 1] < np.uint64(min(int(share * 2.0**64), 2**64 - 1))
-    return held & ~held.all()  # there must be something to learn from
+    return held & ~held.all()  # some training rows must remain
 
 
 def sample_rows(party: Party, schema: Schema, rows: Blob) -> tuple[bytes, np.ndarray]:
     """Return the key for sampling rows, sealed for all parties, and the order of rows."""
     words = row_words(party, rows)
-    order = rising_order(words)  # the same in every federation, other than that of the digests
+    order = rising_order(words)  # the same in every federation, and different from the key of the digests
     key = _key_of_draws(party, schema, places_of(party, rows)[order], words[order])
     shuffled = order[np.argsort(offsets(hmac.digest(key, b"order of rows", "sha256"), len(order)), kind="stable")]
     return seal(party.key_for("row draws"), key), shuffled
@@ -85,9 +85,9 @@ class ColumnKinds(Reply, frozen=True, kw_only=True):
 
     features: list[Feature]
     label: Label | None
-    held_out: bytes = b""  # a bit for each row that is held out for evaluation
+    held_out: bytes = b""  # one bit per row: whether it is a test row
     draws: bytes = b""  # the key by which trees sample rows, sealed for the parties
-    order: np.ndarray | None = None  # in which the rows in common are to stand
+    order: np.ndarray | None = None  # the order of the common rows
 
 
 class DescribeColumns(Ask[ColumnKinds], frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ class DescribeColumns(Ask[ColumnKinds], frozen=True, kw_only=True):
 
     rows: Derived[Blob]
     task: Fixed[Task | None] = None
-    test: Fixed[float | None] = None  # share of the rows that become test rows, for the one party that draws
+    test: Fixed[float | None] = None  # share of the rows that become test rows, for the one party that chooses them
 
     def describe(self, reply: Any = None) -> str:
         """Describe the request, or the reply."""
@@ -114,7 +114,7 @@ class DescribeColumns(Ask[ColumnKinds], frozen=True, kw_only=True):
 
 @answers(DescribeColumns)
 def describe_columns(site: Site, request: DescribeColumns) -> ColumnKinds:
-    """Describe the party's columns by the rows in common."""
+    """Describe the party's columns, using the common rows."""
     party = party_of(site)
     features, label = _kinds(party, request)
     held_out, draws, order = b"", b"", None
@@ -181,7 +181,7 @@ def encode_labels(party: Party, label: Label, rows: Blob) -> np.ndarray:
 
 
 def columns_of(federation: Federation) -> Columns:
-    """Return who holds what; raise ``InputError`` for a federation by rows."""
+    """Return which party holds which columns; raise ``InputError`` for a federation by rows."""
     if federation.columns is None:
         raise InputError("a federation by columns is needed (see federate_columns), got one by rows")
     return federation.columns
@@ -242,7 +242,7 @@ def describe(
     holder: str | None,
     test: float,
 ) -> Columns:
-    """Ask every party what its columns are, and the label holder, or else the first party, for row sampling."""
+    """Ask every party about its columns, and the label holder, or else the first party, for row sampling."""
     drawer, n = holder or federation.sites[0], len(common)
 
     def check(site: str, reply: ColumnKinds) -> None:
@@ -274,7 +274,7 @@ def describe(
 
 
 def _check_names(features: Mapping[str, Sequence[Feature]]) -> None:
-    """Raise ``AgreementError`` if two parties' columns go by one name, or one party's do."""
+    """Raise ``AgreementError`` if two columns have the same name, at two parties or at one."""
     first: dict[str, str] = {}
     for party, own in features.items():
         for feature in own:
@@ -287,7 +287,7 @@ def _check_names(features: Mapping[str, Sequence[Feature]]) -> None:
 
 
 def left_out(introductions: dict[str, Introduction], common: int) -> Differences:
-    """Note how many rows of each party take no part."""
+    """Record how many rows of each party take no part."""
     differences = Differences()
     for name, party in introductions.items():
         if party.rows > common:
@@ -297,7 +297,7 @@ def left_out(introductions: dict[str, Introduction], common: int) -> Differences
 
 
 def with_all_columns(forest: Forest, schema: Schema) -> Forest:
-    """Make a forest of some columns one of all: its answers stay the same."""
+    """Convert a forest of some columns to one of all; its predictions stay the same."""
     if forest.schema == schema:
         return forest
     place = np.array([schema.names.index(name) for name in forest.schema.names], np.int32)

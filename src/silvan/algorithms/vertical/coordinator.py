@@ -1,7 +1,7 @@
-"""What the coordinator of a vertical forest does, whether labels are encoded or encrypted.
+"""The coordinator of a vertical forest, with encoded or encrypted labels.
 
-It draws features, sends each party those that it holds, puts the winners' partitions in the order of the nodes so that
-nobody learns who won which, and numbers the nodes for good at the end.
+It samples features, sends each party its own, orders the winners' partitions by node so that nobody learns who won
+which, and assigns the final node numbers at the end.
 """
 
 from abc import ABC, abstractmethod
@@ -38,11 +38,11 @@ Drawn = dict[str, tuple[np.ndarray, np.ndarray]]
 class VerticalCoordinator(ABC):
     """Grows a vertical forest; subclasses find a level's splits, which depends on how labels are kept secret."""
 
-    asks: ClassVar[tuple[type[Request], ...]]  # kinds of messages that growing asks
+    asks: ClassVar[tuple[type[Request], ...]]  # kinds of messages used for growing
     keeping: ClassVar[type[Keeping]] = KeepShare
     model_prefix: ClassVar[str]  # hashed into the id of a model, so it never changes
-    tells_values: ClassVar[bool] = True  # whether the label holder says what leaves are worth
-    rule: Any  # by which nodes may be split, given the statistics that ``decide`` returns
+    tells_values: ClassVar[bool] = True  # whether the label holder computes the leaf values
+    rule: Any  # the rule for splittable nodes, given the statistics that ``decide`` returns
 
     def __init__(self, federation: Federation, columns: Columns, schema: Schema, settings: Settings) -> None:
         self.holder = label_holder_of(columns)
@@ -51,11 +51,11 @@ class VerticalCoordinator(ABC):
         settings.check_compiled("for columns at several parties")
         self.federation, self.schema, self.settings = federation, schema, settings
         self.columns, self.owners, self.parties = columns, columns.owners, list(columns.owners)
-        # what predictions are held to is the parties' business: they alone know by which column a node is split
+        # only the parties check monotonic constraints: they alone know which column splits a node
         self.plan: Plan = replace(settings.federated_plan(len(schema.features)), monotonic=())
         self.rows, self.draws = rows_blob(federation, columns.training), columns.draws
         self.rounds: list[Blob] = []
-        self.level = np.zeros(0, np.bool_), np.zeros(0, np.uint8)  # of the splits just found: needed, bits
+        self.level = np.zeros(0, np.bool_), np.zeros(0, np.uint8)  # of the new splits: needed, bits
         self.made: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {party: [] for party in self.parties}
         self.levels = 0
         self.contexts: dict[str, GrowingContext] = {}
@@ -82,7 +82,7 @@ class VerticalCoordinator(ABC):
             )
 
     def context(self, party: str) -> GrowingContext:
-        """Return what every request to a party contains: the inputs of the trees, and all partitions so far."""
+        """Return the common part of every request to a party: the inputs of the trees, and all partitions so far."""
         return msgspec.structs.replace(self.contexts[party], rounds=list(self.rounds))
 
     # -- growing
@@ -95,7 +95,7 @@ class VerticalCoordinator(ABC):
 
     @abstractmethod
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
-        """Return a split for every open node; ``feature`` is the winning party's number, -1 where there is none."""
+        """Return a split for every open node; ``feature`` is the winning party's number, -1 without a split."""
 
     @abstractmethod
     def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
@@ -126,7 +126,7 @@ class VerticalCoordinator(ABC):
     def join_bits(
         self, found: np.ndarray, needed: np.ndarray, rows: np.ndarray, bits: dict[str, tuple[np.ndarray, np.ndarray]]
     ) -> None:
-        """Put the parties' bits in the order of the nodes, so that nobody learns who won which."""
+        """Order the parties' bits by node, so that nobody learns who won which."""
         lengths = np.where(needed, (rows + 7) >> 3, 0)
         begin = np.cumsum(lengths) - lengths
         joined = np.empty(int(lengths.sum()), np.uint8)
@@ -144,7 +144,7 @@ class VerticalCoordinator(ABC):
     # -- the end
 
     def _finish(self, grown: Grown, feature_key: np.ndarray) -> Structure:
-        """Return the structure: nodes get their final numbers, and every party is asked to keep its share."""
+        """Return the structure: nodes get their final numbers, and every party stores its share."""
         nodes, split_of = level_order(grown)
         structure = self._structure(grown, nodes, split_of, feature_key)
         place = np.full(len(grown.tree), -1, np.int64)
@@ -225,18 +225,18 @@ class VerticalCoordinator(ABC):
 
 
 def best_offers(offers: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Return which party has the best split of each node, of equal ones that of the lowest rank; (parties, nodes)."""
+    """Return which party has the best split of each node (in a tie, the lowest rank); (parties, nodes)."""
     behind = np.where(offers == offers.max(axis=0), ranks, ~np.uint64(0))
     best: np.ndarray = behind.argmin(axis=0)
     return best
 
 
 def own_columns(features: np.ndarray, own: range) -> tuple[np.ndarray, np.ndarray]:
-    """Return which nodes drew any of a party's columns, and which these are, counted from its first."""
+    """Return the nodes that sampled any of a party's columns, and these columns, counted from its first."""
     mine = (features >= own.start) & (features < own.stop)
     counts = mine.sum(axis=1)
     which = np.flatnonzero(counts)
     listed = np.full((len(which), int(counts.max(initial=1))), -1, np.int32)
-    # drawn features rise, so a party's stand side by side
+    # sampled features are ascending, so a party's are adjacent
     listed[np.arange(listed.shape[1]) < counts[which, None]] = features[mine] - own.start
     return which, listed

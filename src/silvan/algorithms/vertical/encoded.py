@@ -1,9 +1,9 @@
-"""Vertical forests with encoded labels: Federated Forest, all trees a level at a time.
+"""Vertical forests with encoded labels: Federated Forest, all trees level by level.
 
-Parties hold different columns of the same rows, one holds the label. The coordinator draws every open node's features
-and sends each party its own columns of the draw. In one exchange each party says how good its best split of each node
-is; in a second the winners send the row partitions as bits, which travel on with the next level's request. Only the
-winner knows by which column and where a node is split. The label holder sends its label once, encoded
+Parties hold different columns of the same rows, one holds the label. The coordinator samples every open node's features
+and sends each party its own columns of the sample. In one exchange each party reports the gain of its best split of
+each node; in a second the winners send the row partitions as bits, which travel on with the next level's request. Only
+the winner knows the column and threshold of a split. The label holder sends its label once, encoded
 (``encoded_labels.py``). A forest of any number of trees of depth D takes at most 2 D + 2 rounds, and is node for node
 the one of the joined table.
 """
@@ -46,13 +46,14 @@ from silvan.tree.split import Splits
 class Values(Reply, frozen=True, kw_only=True):
     """The gain of the best split of each node, -inf for no split; in the first round the roots' statistics.
 
-    The label holder counts the rows of all open nodes, so that no party can tell other sides of a split than it makes.
+    The label holder counts the rows of all open nodes, so that no party can report other sides of a split than it
+    makes.
     """
 
     values: np.ndarray
     totals: np.ndarray
-    ranks: np.ndarray  # uint64: of equal values that of the lowest rank wins; only parties know whose column it is
-    varies: np.ndarray  # bool, whether any column drawn has two values there
+    ranks: np.ndarray  # uint64: in a tie, the lowest rank wins; only parties know which column it belongs to
+    varies: np.ndarray  # bool, whether any sampled column varies there
 
 
 class FindValues(Growing, frozen=True, kw_only=True):
@@ -60,12 +61,10 @@ class FindValues(Growing, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = Values
 
-    seeds: Derived[
-        np.ndarray
-    ]  # uint64, of the nodes: by them, and a key of their own, parties decide between equal gains
+    seeds: Derived[np.ndarray]  # uint64, of the nodes: with these and a secret key, parties break ties
     totals: Derived[bool]
     others: Derived[np.ndarray | None] = (
-        None  # int32, for the label holder: open nodes without a column of its own, to count
+        None  # int32, for the label holder: open nodes without one of its columns, to count
     )
 
 
@@ -74,7 +73,7 @@ class Sides(Reply, frozen=True, kw_only=True):
 
     left: np.ndarray
     bits: np.ndarray
-    signs: np.ndarray | None = None  # int8, of the columns that split: told where trees must be monotonic
+    signs: np.ndarray | None = None  # int8, directions of the columns that split, if trees must be monotonic
 
 
 class SplitNodes(Growing, frozen=True, kw_only=True):
@@ -91,7 +90,7 @@ class SplitNodes(Growing, frozen=True, kw_only=True):
 
 @answers(FindValues)
 def find_values(site: Site, request: FindValues) -> Values:
-    """Return how good the party's best split of each node is."""
+    """Return the gain of the party's best split of each node."""
     descent = descend(party_of(site), request.ground)
     splits = Splits.empty(0, descent.rows.table.n_stats)  # the label holder may have no column there
     if len(request.nodes):
@@ -105,7 +104,7 @@ def find_values(site: Site, request: FindValues) -> Values:
 
 
 def _totals(party: Party, descent: Descent, request: FindValues, found: np.ndarray) -> np.ndarray:
-    """Return the statistics of nodes: of roots, and from the label holder of all that are no smaller than a leaf."""
+    """Return the statistics of nodes: of roots, and from the label holder of all that are large enough for a leaf."""
     others, n = np.zeros(0, np.int32) if request.others is None else request.others, len(descent.is_split)
     check_arrays("the nodes do not match", (others, (others.size,), np.int32))
     reject(not 0 <= others.min(initial=0) <= others.max(initial=0) < n, "the nodes do not match")
@@ -160,8 +159,8 @@ class EncodedCoordinator(VerticalCoordinator):
         self.measure: Measure = wire.decode(reply.labels, CodedLabels).measure
         self.rule: Rule = settings.rule(self.measure)
         self.stats = np.zeros((0, self.measure.n_stats), np.int64)  # of every node so far
-        self.told = np.zeros(0, np.int64)  # the party that told them, by number
-        # of every node so far, in code, where trees must be monotonic
+        self.told = np.zeros(0, np.int64)  # the number of the party that reported them
+        # of every node so far, in code, if trees must be monotonic
         self.bounds = np.tile([-np.inf, np.inf], (settings.n_estimators, 1)) if settings.signs else None
         signs = [-sign if reply.turned else sign for sign in settings.signs]
         self.make_contexts(signs, dict.fromkeys(self.parties, federation.work(self.holder, reply)))
@@ -171,7 +170,7 @@ class EncodedCoordinator(VerticalCoordinator):
         return None if self.bounds is None else self.bounds[nodes]
 
     def decide(self, frontier: Frontier, drawn: Drawn, deeper: np.ndarray) -> Splits:
-        """Ask all parties for their best values, and the winners for the sides."""
+        """Request the best gains of all parties, and the sides from the winners."""
         nodes, seeds = frontier.node.astype(np.int32), frontier.seed
         splits = Splits.empty(len(nodes), self.measure.n_stats)
         offers, ranks = self._offers(nodes, seeds, drawn, splits.varies)
@@ -235,7 +234,7 @@ class EncodedCoordinator(VerticalCoordinator):
         return offers, ranks
 
     def _check_offer(self, reply: Values, n: int, n_counted: int) -> None:
-        """Raise ``FormatError`` for values that are not of so many nodes, or statistics that cannot be."""
+        """Raise ``FormatError`` unless values match the nodes and statistics are possible."""
         check_arrays(
             "its values are not as many as the nodes",
             (reply.values, (n,), np.float64),
@@ -248,7 +247,7 @@ class EncodedCoordinator(VerticalCoordinator):
         reject(self._impossible(reply.totals), "its statistics are not possible")
 
     def _check_counts(self, party: str, nodes: np.ndarray, totals: np.ndarray) -> None:
-        """Raise ``FederationError`` if a party counts other rows at nodes than another has told."""
+        """Raise ``FederationError`` if a party counts other rows at nodes than another party."""
         wrong = nodes[(totals != self.stats[nodes]).any(axis=1)]
         if len(wrong):
             other = self.parties[self.told[wrong[0]]]
@@ -298,7 +297,7 @@ class EncodedCoordinator(VerticalCoordinator):
         return bool((stats[:, self.measure.row_counts] < 0).any())
 
     def _check_sides(self, reply: Sides, total: np.ndarray, value: np.ndarray, deeper: np.ndarray) -> None:
-        """Raise ``FormatError`` for sides without the value that was promised, or without the rows that are claimed."""
+        """Raise ``FormatError`` for sides without the promised gain, or without the claimed rows."""
         left, rule = reply.left, self.rule
         bits = (reply.bits, reply.bits.shape, np.uint8)
         check_arrays("its sides do not match the nodes", (left, total.shape, np.int64), bits)
@@ -324,7 +323,7 @@ class EncodedCoordinator(VerticalCoordinator):
             raise FormatError("a split that is not monotonic")
 
     def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
-        """Return the seeds of the nodes that a party split; for the label holder also the leaves, in code."""
+        """Return the seeds of the nodes that a party split; for the label holder also the encoded leaves."""
         seeds = {party: [of for _, _, of in self.made[party]] for party in self.parties}
         fields: dict[str, dict[str, Any]] = {
             party: {"seeds": np.concatenate([np.zeros(0, np.uint64), *own])} for party, own in seeds.items()

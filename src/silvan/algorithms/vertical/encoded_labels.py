@@ -1,12 +1,12 @@
-"""Encoded labels: classes under secret numbers, or a number up to its sign, scale and origin.
+"""Encoded labels: classes by secret numbers, or numbers with a secret sign, scale and origin.
 
 The label holder renumbers the classes by a permutation that it alone knows, or writes numbers in fixed point with a
-secret sign, and seals them for the parties: the coordinator carries what it cannot read. Neither changes the gain of a
-split, so the trees are the same. It hides little from parties: they see which rows are of one class, and of two classes
-the rarer one is soon guessed (see docs/vertical.md).
+secret sign, and seals them for the parties, so the coordinator cannot read them. Neither changes the gain of a split,
+so the trees are the same. This hides little from parties: they see which rows share a class, and with two classes the
+rarer one is soon guessed (see docs/vertical.md).
 
-Labels that other parties use, in code or encrypted (``encrypted_labels.py``), are signed by the party that holds them,
-for the rows and the task: a coordinator cannot have parties compute on labels, or under a key, of its own.
+Labels that other parties use, encoded or encrypted (``encrypted_labels.py``), are signed by the party that holds them,
+for the rows and the task: a coordinator cannot make parties compute on its own labels, or under its own key.
 """
 
 from dataclasses import replace
@@ -36,7 +36,7 @@ class LabelsForParties(SignedReply, frozen=True, kw_only=True):
     """The label of every row in the form sent to parties: encoded or encrypted."""
 
     labels: bytes
-    turned: bool | None = None  # whether a code turns the order round; told where trees must be monotonic
+    turned: bool | None = None  # whether a code reverses the order; disclosed if trees must be monotonic
 
     def work(self) -> bytes:
         """Return the signed content: the labels, and the data needed to compute on them."""

@@ -1,11 +1,11 @@
 """Vertical forests with encrypted labels: parties add up ciphertexts, only the label holder can read the sums.
 
-Three exchanges a level. Parties send the packed, encrypted sums of every bin of their columns at each open node; the
-label holder reads them and says who splits which node, with the split itself sealed for the winner; the winners send
-the partitions. The coordinator carries all of this and learns who splits which node, the gain, and which rows go left.
-Leaf values stay with the label holder. It stores nothing meanwhile: what it will need at the end it hands the
-coordinator, sealed. The trees are, node for node, those of encoded labels; a forest of depth D takes at most 3 D + 2
-rounds.
+A level takes three exchanges. Parties send the packed, encrypted sums of every bin of their columns at each open
+node; the label holder reads them and says who splits which node, with the split itself sealed for the winner; the
+winners send the partitions. The coordinator carries all of this and learns who splits which node, the gain, and which
+rows go left. Leaf values stay with the label holder. Meanwhile it stores nothing: what it will need at the end it
+gives to the coordinator, sealed. The trees are, node for node, those of encoded labels; a forest of depth D takes at
+most 3 D + 2 rounds.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ from silvan.tree.split import Splits
 
 @dataclass(frozen=True)
 class _HolderRule:
-    """The rule by which nodes may be split where only the label holder knows it: the second column is its answer."""
+    """The rule for splittable nodes if only the label holder knows it: its answer is the second column."""
 
     needs_gain: bool
 
@@ -50,7 +50,7 @@ class _HolderRule:
 
 
 class EncryptedCoordinator(VerticalCoordinator):
-    """Grows a forest with encrypted labels: of a node the coordinator knows its number of rows, and if it is open."""
+    """Grows a forest with encrypted labels; the coordinator knows a node's number of rows, and whether it is open."""
 
     asks: ClassVar[tuple[type[Request], ...]] = (EncryptLabels, SumLabels, DecideNodes, SplitChosen, KeepChosen)
     model_prefix: ClassVar[str] = "EncryptedBooks"
@@ -88,7 +88,7 @@ class EncryptedCoordinator(VerticalCoordinator):
         splits.feature[:], splits.gain[:] = decisions.winner, decisions.gain
         splits.total[:, 0], splits.total[:, 1] = decisions.rows, decisions.is_open.sum(axis=1)
         splits.left[:, 1] = decisions.is_open[:, 0]
-        splits.varies[:] = decisions.winner >= 0  # where there is no split, the label holder knows whether to go on
+        splits.varies[:] = decisions.winner >= 0  # if there is no split, the label holder knows whether to continue
         self.notes.append(self.federation.blob(decisions.note))
         self._split(nodes, seeds, drawn, decisions, splits)
         return splits
@@ -101,7 +101,7 @@ class EncryptedCoordinator(VerticalCoordinator):
         }
 
         def check_sums(site: str, reply: EncryptedSums) -> None:
-            check_ciphertexts(self.public, reply.sums)  # here, where it is known who sent them
+            check_ciphertexts(self.public, reply.sums)  # here, where the sender is known
 
         replies: dict[str, EncryptedSums] = self.federation.ask(requests, check=check_sums) if requests else {}
         return {party: PartySums(*drawn[party], reply) for party, reply in replies.items()}
@@ -190,7 +190,7 @@ class EncryptedCoordinator(VerticalCoordinator):
         return rows
 
     def keeping_fields(self, grown: Grown, nodes: np.ndarray) -> dict[str, dict[str, Any]]:
-        """Return the label holder's notes for it, and for every winner what was chosen for it."""
+        """Return the label holder's notes for it, and each winner's sealed choices."""
         fields: dict[str, dict[str, Any]] = {party: {"choices": self.choices[party]} for party in self.parties}
         fields[self.holder] |= {
             "label": self.schema.label,

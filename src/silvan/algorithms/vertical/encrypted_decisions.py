@@ -1,10 +1,10 @@
-"""How the holder of encrypted labels comes from the parties' sums to splits.
+"""How the holder of encrypted labels decides splits from the parties' sums.
 
 It reads the sums, decides every node, and seals each choice for the party that won. What it will need at the end to
-work out leaf values it hands the coordinator as notes, sealed for itself alone.
+compute leaf values it gives to the coordinator as notes, sealed for itself.
 
-It decides on nothing but sums and partitions that parties have signed (``encrypted_splits.py``). It decides a level
-once, about nodes that its notes say are open, and not at all where rows are others than its notes say.
+It decides only on sums and partitions that parties have signed (``encrypted_splits.py``). It decides a level once,
+about nodes that are open according to its notes, and refuses if the rows differ from its notes.
 """
 
 from dataclasses import replace
@@ -65,12 +65,12 @@ class Note(msgspec.Struct, frozen=True):
     Where trees must be monotonic, also what the predictions of every node so far are held to.
     """
 
-    rounds: list[Blob]  # the partitions that it decided after
+    rounds: list[Blob]  # the partitions before this decision
     split: np.ndarray  # nodes
     winner: np.ndarray  # of each split, the number of the party that makes it
     rows: np.ndarray  # of each split
     sides: np.ndarray  # statistics of both sides of each split
-    open: np.ndarray  # nodes that it may be asked about next
+    open: np.ndarray  # nodes that the next request may be about
     bounds: np.ndarray | None = None
 
 
@@ -88,7 +88,7 @@ class Decisions(Reply, frozen=True, kw_only=True):
     winner: np.ndarray  # number of the party, -1 where there is no split
     gain: np.ndarray
     rows: np.ndarray  # of each node
-    is_open: np.ndarray  # (nodes, 2) of its children; of a node without a split: itself, and nothing
+    is_open: np.ndarray  # (nodes, 2) of its children; for a node without a split: itself, and nothing
     choices: dict[str, bytes]  # for the winners
     note: bytes  # for the label holder itself
 
@@ -103,17 +103,17 @@ class DecideNodes(Growing, frozen=True, kw_only=True):
     key_bits: Fixed[int]
     monotonic: Fixed[bool]  # whether predictions must be monotonic in some column of any party
     parties: Agreed[list[str]]
-    # of the nodes: by them, and a key of its own, the label holder decides between equal gains
+    # of the nodes: with these and a secret key, the label holder breaks ties
     seeds: Derived[np.ndarray]
     deeper: Derived[np.ndarray]  # whether a node's children may be split again
-    which: Derived[np.ndarray]  # nodes with columns of the label holder's own, which are the features
+    which: Derived[np.ndarray]  # nodes with columns of the label holder, which are the features
     offers: Derived[dict[str, PartySums]]
     notes: Derived[list[Blob]]  # of all levels before
     signatures: Derived[dict[str, bytes]]  # of the last partition, by the parties that made it
     barren: Derived[np.ndarray]  # bool, of the nodes: whether a split must have a gain
 
     def position(self) -> ProtocolPosition:
-        """Return where the request stands: after all levels that were decided."""
+        """Return the position of the request: after all decided levels."""
         return ProtocolPosition("decisions", tuple(blob.hash for blob in self.notes))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
@@ -122,7 +122,7 @@ class DecideNodes(Growing, frozen=True, kw_only=True):
 
 
 class PartySplits(NamedTuple):
-    """A party's best splits of some nodes, and what decides between equal gains there."""
+    """A party's best splits of some nodes, and the tie-breakers there."""
 
     which: np.ndarray
     splits: Splits
@@ -143,7 +143,7 @@ class KeepChosen(Keeping, frozen=True, kw_only=True):
 
 
 class _Level(NamedTuple):
-    """A level that the label holder decides, and what it knows of the rows at its nodes."""
+    """A level that the label holder decides, and what it knows about the rows at its nodes."""
 
     party: Party
     request: DecideNodes
@@ -151,7 +151,7 @@ class _Level(NamedTuple):
     descent: Descent
     rows: NodeRows  # with labels
     totals: np.ndarray
-    known: np.ndarray | None  # what the predictions of all nodes so far are held to, if to anything
+    known: np.ndarray | None  # bounds on the predictions of all nodes so far, if there are any
     ties: Ties
 
 
@@ -194,7 +194,7 @@ def _truth(party: Party, ground: GrowingContext, label: Label, class_weight: str
 
 
 def check_sums(party: Party, ground: GrowingContext, name: str, nodes: np.ndarray, offer: PartySums) -> None:
-    """Refuse sums unless the party that they are said to be of signed them, for these nodes of this forest."""
+    """Refuse sums unless the named party signed them, for these nodes of this forest."""
     asked = asked_of(ground, ground.rounds, nodes, offer.features)
     if offer.reply.asked != asked or not _is_signed(party, name, offer.reply):
         raise RefusedError(f"the sums are not those that party {name!r} signed for these nodes")

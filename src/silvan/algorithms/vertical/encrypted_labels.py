@@ -1,7 +1,7 @@
 """Encrypted labels: Paillier's encryption of every row's label, which parties add up and only the label holder reads.
 
 Classes are encrypted one-hot, numbers in fixed point above the smallest. Random bytes are derived from a party's secret
-and from all that they are used for, so a request asked again has the same answer to the byte.
+and from their whole purpose, so a repeated request gets an identical reply.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
-"""What the parties of a forest with encrypted labels do at each level: sums of ciphertexts, and the rows that go left.
+"""The parties' part of a forest with encrypted labels at each level: sums of ciphertexts, and the rows that go left.
 
-Parties add up ciphertexts by bin, for the label holder to decide on (``encrypted_decisions.py``). A winner unseals its
-choice and sends the partition.
+Parties add up ciphertexts by bin, and the label holder decides on the sums (``encrypted_decisions.py``). A winner
+unseals its choice and sends the partition.
 
-Whoever carries ciphertexts can change what is in them without reading it, and learn from a changed decision. So parties
-sign their sums and their partitions, for the nodes these are of.
+The coordinator can change ciphertexts that it forwards without reading them, and learn from a changed decision. So
+parties sign their sums and their partitions together with the nodes.
 """
 
 from dataclasses import replace
@@ -106,7 +106,7 @@ class BinLayout(msgspec.Struct, frozen=True):
     categorical: np.ndarray
 
     def bins(self) -> HistogramBins:
-        """Return the bins of the columns; raise ``FormatError`` for what cannot be."""
+        """Return the bins of the columns; raise ``FormatError`` if they are impossible."""
         last, shift, categorical = self.last, self.shift, self.categorical
         complaint, n = "the bins of a party are not possible", last.size
         check_arrays(complaint, (last, (n,), np.int32), (shift, (n,), np.uint8), (categorical, (n,), np.bool_))
@@ -157,7 +157,7 @@ def sum_labels(site: Site, request: SumLabels) -> EncryptedSums:
 
 @answers(SplitChosen)
 def split_chosen(site: Site, request: SplitChosen) -> LeftBits:
-    """Split nodes as the label holder chose; return the left sides where they are needed."""
+    """Split nodes as the label holder chose; return the left sides that are needed."""
     party, ground, nodes, needed = party_of(site), request.ground, request.nodes, request.needed
     descent = descend(party, ground)
     descent.check(nodes, request.features)

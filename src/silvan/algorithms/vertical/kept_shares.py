@@ -1,4 +1,4 @@
-"""Shares of a model that parties keep in their stores: read there, put there again for new parties, needed from all."""
+"""Shares of a model in the stores of parties: reading them, storing them for new parties, and requiring all of them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
@@ -24,7 +24,7 @@ S = TypeVar("S", bound=Writable)
 
 
 def read_share(party: Party, model: str, key: str, read: Callable[[bytes], S]) -> S:
-    """Read the share of a model that the store has under a key; refuse if there is none, or the study is of another."""
+    """Read the share of a model from a store; refuse if it is missing, or belongs to another study."""
     party.check_model(model)
     data = party.store.get(key)
     if data is None:

@@ -1,13 +1,13 @@
 """Training of a linear or logistic regression of columns that stay with their parties: the coordinator's side.
 
 The label holder fits its own columns and sends the others the residuals of all rows, sealed so that the coordinator
-carries what it cannot read. Every other party answers with a step of Newton's method in its own columns: what it would
-add to each row's predictor. Only the sum over the parties is seen (``total``), and that by the label holder alone,
-whose own part hides it from the coordinator. The label holder takes the sum as one more column to fit (``solver.py``),
-and so on, until a step would change less than the tolerance. Two rounds a step, and two more; the result is the ridge
-regression of the joined table.
+cannot read them. Every other party replies with a step of Newton's method in its own columns: what it would add to each
+row's predictor. Only the sum over the parties is visible (``total``), and only to the label holder, whose part masks it
+from the coordinator. The label holder fits the sum as one more column (``solver.py``), and so on, until a step would
+change less than the tolerance. This takes two rounds per step, and two more; the result is the ridge regression of the
+joined table.
 
-What parties learn: every party learns the label, since a residual shows it; the label holder learns as many
+What parties learn: every party learns the label, because a residual reveals it; the label holder learns as many
 combinations of the others' columns as there were steps. See docs/linear.md.
 """
 
@@ -49,7 +49,7 @@ HISTORY = 1 << 28
 def fit_joined_rows(
     X: np.ndarray, y: np.ndarray, schema: Schema, alpha: float, tol: float
 ) -> tuple[LinearModel, LinearShare]:
-    """Fit the regression of encoded rows that are all in one place: the baseline."""
+    """Fit the regression of encoded rows in one place: the baseline."""
     design, columns = Design.of(X, schema)
     reduced = ReducedColumns.of(columns)
     found = make_target(y, schema.label)
@@ -81,8 +81,8 @@ def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: floa
     if schema.n_classes == 1:
         raise InputError("the label has one class only; there is nothing to tell apart")
     terms = _terms(federation, columns, schema, alpha, tol)
-    offered: list[Blob] = []  # sums of what the others offered
-    steps: list[Blob] = []  # what the label holder could not explain, sealed
+    offered: list[Blob] = []  # sums of the offered directions
+    steps: list[Blob] = []  # the residuals, sealed
     widest = schema.n_classes if schema.n_classes > 2 else 1
 
     def check_reply(site: str, reply: Unexplained) -> None:
@@ -90,7 +90,7 @@ def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: floa
             raise FormatError("its predictors are not as many as the label has classes")
 
     def fit_offered() -> Unexplained:
-        """Ask the label holder to fit all that was offered; what it cannot explain is added to the steps."""
+        """Ask the label holder to fit all offered directions; its residuals are added to the steps."""
         request = Explain(terms=terms[holder], label=schema.label, offered=list(offered))
         reply: Unexplained = federation.ask(request, to=[holder], check=check_reply)[holder]
         if reply.broken:

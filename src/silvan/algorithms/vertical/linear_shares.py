@@ -1,7 +1,7 @@
 """A linear model in shares, and prediction by it in one round.
 
 Every party keeps the coefficients of its own columns, the coordinator keeps the constant. To score rows every party
-works out what its columns add to their predictors, and only the sum over the parties is seen (``total``).
+computes the contribution of its columns to their predictors, and only the sum over the parties is visible (``total``).
 """
 
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ _SAME = 1e-9
 
 
 class Design(msgspec.Struct, frozen=True, dict=True):
-    """How encoded features become columns: what fills gaps, which gaps are marked, and each column's mean and scale."""
+    """How encoded features become columns: values for gaps, marked gaps, and each column's mean and scale."""
 
     schema: Schema
     fill: np.ndarray  # (columns before those that mark gaps,)
     gaps: np.ndarray  # bool (features,), whether a column marks where it is missing
     mean: np.ndarray  # (columns,)
-    scale: np.ndarray  # (columns,), 0 for a column that is the same in all rows
+    scale: np.ndarray  # (columns,), 0 for a constant column
 
     @classmethod
     def of(cls, X: np.ndarray, schema: Schema) -> "tuple[Design, np.ndarray]":
@@ -78,7 +78,7 @@ class Design(msgspec.Struct, frozen=True, dict=True):
         return names + [f"{feature.name} is missing" for feature in marked]
 
     def fits(self) -> bool:
-        """Return whether the arrays are of the sizes that the schema asks for, and finite."""
+        """Return whether the arrays have the sizes that the schema requires, and are finite."""
         n = sum(f.n_codes if f.categorical else 1 for f in self.schema.features)
         shapes = {"fill": (n,), "gaps": (len(self.schema.features),)}
         if self.gaps.dtype != np.bool_ or any(getattr(self, name).shape != shape for name, shape in shapes.items()):
@@ -130,12 +130,12 @@ class SumPredictors(Total[Predictors], frozen=True, kw_only=True):
     rows: Derived[Blob]
 
 
-# -- files: what the coordinator keeps, and what a party keeps
+# -- files of the coordinator and of a party
 
 MODEL, SHARE = "silvan linear model", "silvan linear share"
 
 MODEL_ARRAYS = {
-    "present": np.int64,  # codes of the classes that the model tells apart
+    "present": np.int64,  # codes of the classes that the model distinguishes
     "constant": np.float64,  # (predictors,)
     "unit": np.float64,  # (2,) mean and deviation of the label, if it is a number
 }
@@ -162,7 +162,7 @@ class LinearModel(ModelInShares):
 
     @property
     def width(self) -> int:
-        """Number of predictors that a row has."""
+        """Number of predictors per row."""
         return len(self.constant)
 
     def scores(self, predictor: np.ndarray) -> np.ndarray:
@@ -186,13 +186,13 @@ class LinearModel(ModelInShares):
         )
 
     def check(self) -> None:
-        """Raise an error if this is no linear model."""
+        """Raise an error unless this is a valid linear model."""
         super().check()
         check_kept(self.present, self.constant, self.unit, self.schema.n_classes)
 
 
 def check_kept(present: np.ndarray, constant: np.ndarray, unit: np.ndarray, n_classes: int) -> None:
-    """Raise an error if this cannot be the label holder's part of a model."""
+    """Raise an error unless this is valid as the label holder's part of a model."""
     n = present.size
     kinds = present.dtype == np.int64 and constant.dtype == unit.dtype == np.float64
     require(kinds and present.ndim == constant.ndim == 1 and unit.shape == (2,), "its constant")
@@ -230,7 +230,7 @@ class LinearShare:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "LinearShare":
-        """Read a share, checking all of it."""
+        """Read a share and check all of it."""
         words, arrays = read_tensors(data, SHARE, VERSION, ("model", "party", "schema"), SHARE_ARRAYS)
         coefficients = arrays.pop("coefficients")
         design = Design(Schema.from_json(words["schema"]), **arrays)
@@ -244,7 +244,7 @@ class LinearShare:
 
 
 def to_whole(values: np.ndarray, bits: int) -> np.ndarray:
-    """Convert numbers to fixed point with so many bits after the point; refuse those that could overflow a sum."""
+    """Convert numbers to fixed point with a given number of fractional bits; refuse those that could overflow a sum."""
     scaled = np.rint(values * 2.0**bits)
     if not (np.abs(scaled) < 2.0**ROOM).all():
         raise RefusedError("the party's numbers are too large to be summed")

@@ -1,7 +1,7 @@
-"""What parties and the label holder do in a regression of columns that stay with their parties (``linear_fit.py``).
+"""The parties' and the label holder's steps in a vertical regression (``linear_fit.py``).
 
-Every request repeats all steps so far, as blobs, so a party that remembers nothing can answer it: it goes through the
-steps again. What a party remembers is a cache.
+Every request repeats all steps so far, as blobs, so a party without any state can reply by going through the steps
+again. A party's state is only a cache.
 """
 
 from dataclasses import dataclass, field
@@ -58,10 +58,10 @@ INNER = 0.1
 
 
 class RegressionTerms(msgspec.Struct, frozen=True):
-    """What a regression is of, as one party sees it."""
+    """The inputs of a regression, as one party sees them."""
 
     rows: Agreed[Blob]
-    columns: Agreed[Blob]  # the schema of the party's own
+    columns: Agreed[Blob]  # the schema of the party's columns
     numbers: Agreed[bool]
     alpha: Fixed[float]
     tol: Fixed[float]
@@ -72,7 +72,7 @@ class SealedStep(msgspec.Struct, frozen=True):
 
     residuals: np.ndarray  # int64 (rows, predictors); no rows in the last step
     taken: np.ndarray  # (directions so far,)
-    sharper: int  # bits by which to make the next direction larger
+    sharper: int  # bits by which to scale up the next direction
 
 
 class Offer(SummedReply, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class Unexplained(Reply, frozen=True, kw_only=True):
     """The label holder's residuals, sealed for the parties."""
 
     step: bytes
-    width: int  # predictors a row has
+    width: int  # predictors per row
     done: bool
     broken: bool
 
@@ -99,7 +99,7 @@ class Explain(Ask[Unexplained], frozen=True, kw_only=True):
     offered: Derived[list[Blob]]
 
     def position(self) -> ProtocolPosition:
-        """Return where the request stands: after all that was offered."""
+        """Return the position of the request: after all offered directions."""
         return ProtocolPosition("explaining", tuple(blob.hash for blob in self.offered))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
@@ -114,7 +114,7 @@ class OfferDirection(Total[Offer], frozen=True, kw_only=True):
     steps: Derived[list[Blob]]
 
     def position(self) -> ProtocolPosition:
-        """Return where the request stands: after all steps; the first is the label holder's alone."""
+        """Return the position of the request: after all steps; the first involves only the label holder."""
         return ProtocolPosition("directions", tuple(blob.hash for blob in self.steps[1:]))
 
     def follow(self, traces: list[bytes], further: bool) -> bytes | None:
@@ -145,7 +145,7 @@ class KeptConstant(Reply, frozen=True, kw_only=True):
 class KeepCoefficients(Ask[KeptConstant], frozen=True, kw_only=True):
     """Keep the coefficients of the party's columns; the label holder sends the constant."""
 
-    once: ClassVar[bool] = True  # one model is kept in a task
+    once: ClassVar[bool] = True  # one model is stored per task
 
     terms: Each[RegressionTerms]
     steps: Derived[list[Blob]]
@@ -181,7 +181,7 @@ def check_terms(terms: RegressionTerms) -> None:
 
 @dataclass
 class OfferedDirections:
-    """The directions that a party has offered so far, and the steps that asked for them."""
+    """The directions that a party has offered so far, and the steps that requested them."""
 
     block: Block
     done: list[str] = field(default_factory=list)
@@ -189,7 +189,7 @@ class OfferedDirections:
 
 
 def follow_steps(party: Party, terms: RegressionTerms, steps: list[Blob]) -> OfferedDirections:
-    """Work out the direction that the last step asks for; earlier ones again if they are forgotten."""
+    """Compute the direction that the last step requests; earlier ones again if they are not cached."""
     hashes = [blob.hash for blob in steps]
     known = party.cache.once(
         CacheKey[OfferedDirections]("directions", digest(wire.encode(terms))),
@@ -219,7 +219,7 @@ def open_step(party: Party, hash_: str, rows: int, directions: int, *, last: boo
 
 @answers(OfferDirection)
 def offer_direction(site: Site, request: OfferDirection) -> Offer:
-    """Offer a direction; the label holder offers none but adds what hides the sum."""
+    """Offer a direction; the label holder instead adds a mask that hides the sum."""
     party, terms = party_of(site), request.terms
     check_terms(terms)
     reject(not request.steps, "there is no step to follow")
@@ -239,7 +239,7 @@ def offer_direction(site: Site, request: OfferDirection) -> Offer:
 
 
 def pads(party: Party, steps: list[str], rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers that only the label holder knows and adds to a sum to hide it; the same for the same request."""
+    """Return numbers that only the label holder knows and adds to a sum to mask it; the same for the same request."""
     seed = party.secret_for(f"pads {' '.join(steps)}")[:32]
     words = (offsets(seed, rows * width + len(steps) + 1) >> np.uint64(64 - ROOM)).astype(np.int64)
     return words[: rows * width].reshape(rows, width), words[rows * width :]
@@ -253,11 +253,11 @@ class LabelFit:
     present: np.ndarray
     unit: np.ndarray
     tol: float
-    left: float = np.inf  # by how much the last direction would have changed predictors
-    sharper: int = 0  # by how many bits to scale the next one up, so that it is about 1
-    used: list[int] = field(default_factory=list)  # which directions were taken
-    done: list[str] = field(default_factory=list)  # hashes of what was offered
-    steps: list[str] = field(default_factory=list)  # hashes of the steps that were sent
+    left: float = np.inf  # the change of predictors by the last direction
+    sharper: int = 0  # number of bits to scale the next one up, so that it is about 1
+    used: list[int] = field(default_factory=list)  # which directions were used
+    done: list[str] = field(default_factory=list)  # hashes of offered directions
+    steps: list[str] = field(default_factory=list)  # hashes of sent steps
     sealed: bytes = b""  # the last step
 
     def add_offer(self, party: Party, offer: Offer) -> None:
@@ -280,7 +280,7 @@ class LabelFit:
 
     @property
     def taken(self) -> np.ndarray:
-        """How far to go in each direction; 0 for one that was not taken."""
+        """The step size in each direction; 0 for unused ones."""
         taken = np.zeros(len(self.steps))
         taken[self.used] = self.regression.theta.taken
         return taken
@@ -299,13 +299,13 @@ class LabelFit:
 
 
 def explain_label(party: Party, terms: RegressionTerms, label: Label, offered: list[Blob]) -> LabelFit:
-    """Fit the label by all that was offered, from the beginning if it is forgotten."""
+    """Fit the label with all offered directions, from the beginning if nothing is cached."""
     check_terms(terms)
     if terms.numbers != (label.classes is None):
         raise FormatError("the label is of another kind")
     key = CacheKey[LabelFit]("explaining", digest(wire.encode(terms) + msgspec.json.encode(label)))
     hashes = [blob.hash for blob in offered]
-    fit: LabelFit | None = party.cache.pop(key, None)  # one that fails half-way is not to be met again
+    fit: LabelFit | None = party.cache.pop(key, None)  # a failed attempt must not be reused
     if fit is None or fit.done != hashes[: len(fit.done)]:
         fit = _begin(party, terms, label)
     for hash_ in hashes[len(fit.done) :]:
@@ -326,16 +326,16 @@ def _begin(party: Party, terms: RegressionTerms, label: Label) -> LabelFit:
 
 
 class LabelTarget(NamedTuple):
-    """The label as it is fitted, constants to begin with, the classes that occur, and the unit of numbers."""
+    """The label to fit, initial constants, the classes that occur, and the unit of numbers."""
 
     target: RegressionTarget
     start: np.ndarray
     present: np.ndarray
-    unit: np.ndarray  # mean and deviation
+    unit: np.ndarray  # mean and standard deviation
 
 
 def make_target(y: np.ndarray, label: Label) -> LabelTarget:
-    """Make the target of an encoded label; refuse one class alone."""
+    """Make the target of an encoded label; refuse a single class."""
     if label.classes is None:
         mean, deviation = float(y.mean()), float(y.std()) or 1.0
         target = RegressionTarget(((y - mean) / deviation)[:, None], True)

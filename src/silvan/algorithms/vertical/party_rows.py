@@ -1,7 +1,7 @@
 """A party's rows, sent down the trees of a vertical forest by the partitions so far.
 
-Every request about growing trees repeats what they grow on and all partitions so far, as blobs, so that a party that
-remembers nothing can answer it. What a party remembers is a cache.
+Every request about growing trees repeats their inputs and all partitions so far, as blobs, so that a party without any
+state can reply. A party's state is only a cache.
 """
 
 from dataclasses import dataclass, field
@@ -34,16 +34,16 @@ from silvan.util.threads import thread_count
 
 
 class GrowingContext(msgspec.Struct, frozen=True):
-    """What trees grow on, as one party sees it."""
+    """The inputs of trees, as one party sees them."""
 
     rows: Agreed[Blob]  # digests of the training rows
-    columns: Agreed[Blob]  # the schema of the party's own
-    first_column: Agreed[int]  # the number of the party's first column among those of all parties: it decides ties
-    width: Agreed[int]  # columns that the grid of cut points is for: of all parties, or as many as have the same
-    settings: Fixed[Settings]  # without weights of classes, which would tell them apart, and what features are drawn by
+    columns: Agreed[Blob]  # the schema of the party's columns
+    first_column: Agreed[int]  # the number of the party's first column among those of all parties: it breaks ties
+    width: Agreed[int]  # columns that determine the grid of cut points: of all parties, or an equivalent number
+    settings: Fixed[Settings]  # without class weights, which would reveal the classes, and the way of sampling features
     draws: Agreed[bytes]  # the key by which trees sample rows, sealed for the parties
     labels: Agreed[Blob | None] = None  # as the label holder signed them; None: encrypted, and the label is here
-    coded: Agreed[bool] = True  # whether labels are in code: if they are encrypted, rows have no label here
+    coded: Agreed[bool] = True  # whether labels are encoded: if they are encrypted, rows have no label here
     rounds: Derived[list[Blob]] = []  # the partitions so far
 
 
@@ -66,8 +66,8 @@ class Growing(Request, frozen=True, kw_only=True):
 
     ground: Each[GrowingContext]
     nodes: Derived[np.ndarray]  # int32
-    features: Derived[np.ndarray]  # int32 (nodes, most), of the party's own columns, -1 after the last
-    bounds: Derived[np.ndarray | None] = None  # float64 (nodes, 2) in code, where trees must be monotonic
+    features: Derived[np.ndarray]  # int32 (nodes, most), of the party's columns, -1 after the last
+    bounds: Derived[np.ndarray | None] = None  # float64 (nodes, 2) in code, if trees must be monotonic
 
     @property
     def min_leaf(self) -> int:
@@ -92,11 +92,11 @@ class Descent:
     given_rule: Rule | None
     threads: int
     is_split: np.ndarray  # by node
-    tie_key: np.ndarray  # known to parties alone
+    tie_key: np.ndarray  # known only to parties
     first_column: int
-    signs: np.ndarray  # of all columns up to the party's last: which way predictions in code may go with its own
-    found: Splits  # by node, like the next: the best split that was found there last
-    chosen_by: np.ndarray  # uint64, a word for the features, seed and bounds by which that was found
+    signs: np.ndarray  # of all columns up to the party's last: the directions of encoded predictions for its own
+    found: Splits  # by node, like the next: the best split found there last
+    chosen_by: np.ndarray  # uint64, a hash of the features, seed and bounds of that search
     done: list[str] = field(default_factory=list)
 
     def check(self, nodes: np.ndarray, features: np.ndarray) -> None:
@@ -111,7 +111,7 @@ class Descent:
         return self.given_rule
 
     def ties(self, seeds: np.ndarray, n: int, bounds: np.ndarray | None = None) -> Ties:
-        """Return what decides between the splits of nodes with these seeds, and bounds if there are any."""
+        """Return the tie-breakers for splits of nodes with these seeds, and bounds if there are any."""
         check_arrays("the seeds do not match the nodes", (seeds, (n,), np.uint64))
         if bounds is None:
             return Ties(self.tie_key, seeds, self.first_column)
@@ -188,7 +188,7 @@ def descend(party: Party, ground: GrowingContext) -> Descent:
 
 
 def _begin(party: Party, ground: GrowingContext) -> Descent:
-    """Place every row that a tree has sampled at its root."""
+    """Place every sampled row at its tree's root."""
     settings, schema = ground.settings, named_columns(party, ground.columns)
     if not 1 <= settings.n_estimators <= MAX_TREES or settings.class_weight is not None:
         raise FormatError(f"the trees must be 1 to {MAX_TREES}, and classes without weights of their own")
@@ -211,7 +211,7 @@ def _begin(party: Party, ground: GrowingContext) -> Descent:
 
 
 def signs_from(first: int, own: list[int], n: int) -> np.ndarray:
-    """Return which way predictions may go with n columns from a first one on, 0 for all before it."""
+    """Return the directions of predictions for n columns from a first one on, 0 for all before it."""
     reject(len(own) not in (0, n), "a column lacks its monotonic direction")
     signs = np.zeros(first + n, np.int8)
     signs[first:] = own or 0

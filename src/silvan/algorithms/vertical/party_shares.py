@@ -1,6 +1,6 @@
 """Shares of a vertical forest: every party keeps the details of its own splits, and shows them only to an auditor.
 
-A party that has forgotten its splits finds them again from the request, so an interrupted study loses none. Deleting a
+A restarted party recomputes its splits from the request, so an interrupted study loses none. Deleting a
 share is final: nobody else knows how the party split its nodes.
 """
 
@@ -42,7 +42,7 @@ class Keeping(Growing, frozen=True, kw_only=True):
 
     model: Derived[str]
     n_leaves: Derived[int]
-    node: Derived[np.ndarray]  # of each split in the forest, -1 if it was taken back
+    node: Derived[np.ndarray]  # of each split in the forest, -1 if it was undone
     first: Derived[np.ndarray]  # leaves below it, from left to right
     middle: Derived[np.ndarray]
     last: Derived[np.ndarray]
@@ -51,7 +51,7 @@ class Keeping(Growing, frozen=True, kw_only=True):
 class KeepShare(Keeping, frozen=True, kw_only=True):
     """Keep the details of the party's splits; the label holder returns the leaf values."""
 
-    seeds: Derived[np.ndarray]  # of the nodes, to find again the splits that the party has forgotten
+    seeds: Derived[np.ndarray]  # of the nodes, to recompute splits that are not cached
     leaves: Derived[LeafCode | None] = None  # for the label holder
 
 
@@ -115,7 +115,7 @@ def store_share(
 
 @answers(ShowShare)
 def show_share(site: Site, request: ShowShare) -> ShownShare:
-    """Show the party's share, its columns by number unless the study has names shown."""
+    """Return the party's share for an auditor, with numbered columns unless the study discloses names."""
     party = party_of(site)
     share = share_of(party, request.model)
     label = share.schema.label
@@ -186,7 +186,7 @@ def reach(site: Site, request: ReachLeaves) -> LeafSets:
 
 
 def find_leaves(federation: Federation, structure: Structure, digests: np.ndarray) -> np.ndarray:
-    """Find every row's leaf in every tree, by number from left to right: one round, (rows, trees)."""
+    """Find every row's leaf in every tree, numbered from left to right: one round, (rows, trees)."""
     check_parties(federation, structure.parties)
     rows = rows_blob(federation, digests)
     step = max(1, _REPLY_BYTES // row_bytes(structure.n_leaves))

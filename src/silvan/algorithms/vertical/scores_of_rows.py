@@ -1,9 +1,9 @@
-"""What the label holder does with scores of rows: it compares them with its labels, or writes them down beside its ids.
+"""The label holder compares scores of rows with its labels, or writes them to a file beside its IDs.
 
-Rows are scored by keyed digests of ids. The coordinator sends the label holder their scores or, where only the label
-holder knows what leaves are worth, the leaves that they fall into. Scores may be any that the coordinator likes: in an
-evaluation rows count in groups as the holder's policy says, and each set of scores is a model. Predictions that are
-written down stay with the label holder; the coordinator learns how many they are.
+Keyed digests of IDs identify the rows. The coordinator sends the label holder their scores or, if only the label holder
+knows leaf values, their leaves. The coordinator may send any scores, so in an evaluation rows count in groups as the
+holder's policy says, and each set of scores counts as a model. Written predictions stay with the label holder; the
+coordinator learns their number.
 """
 
 from pathlib import Path
@@ -49,7 +49,7 @@ class RowScores(msgspec.Struct, frozen=True, tag="scores"):
     """Scores of rows: probabilities of classes, or one number."""
 
     scores: np.ndarray  # (rows, outputs)
-    decided: np.ndarray | None = None  # the class of each row, where it need not be that of the highest score
+    decided: np.ndarray | None = None  # the class of each row, which may differ from that of the highest score
 
     def part(self, some: slice) -> "RowScores":
         """Return the scores of some of the rows."""
@@ -60,10 +60,10 @@ class RowLeaves(msgspec.Struct, frozen=True, tag="leaves"):
     """The leaves that rows fall into, where only the label holder knows what they are worth."""
 
     model: str
-    leaves: np.ndarray  # (rows, trees), by number from left to right
+    leaves: np.ndarray  # (rows, trees), numbered from left to right
     weights: np.ndarray  # of the trees
     votes: bool = False  # whether trees vote for a class
-    threshold: float | None = None  # decide for the positive class of two if its score is at least this
+    threshold: float | None = None  # a score of at least this means the positive class of two
     positive: int = 1
 
     def part(self, some: slice) -> "RowLeaves":
@@ -81,7 +81,7 @@ class ScoreMetrics(Reply, frozen=True, kw_only=True):
 class EvaluateScores(Ask[ScoreMetrics], frozen=True, kw_only=True):
     """How well scores fit the labels of test rows."""
 
-    once: ClassVar[bool] = True  # scores that differ for one row would show its label
+    once: ClassVar[bool] = True  # scores that differ for one row would reveal its label
 
     rows: Derived[Blob]
     label: Agreed[Label]
@@ -132,7 +132,7 @@ def evaluate_scores(site: Site, request: EvaluateScores) -> ScoreMetrics:
 
 @answers(KeepPredictions)
 def write_predictions(site: Site, request: KeepPredictions) -> PredictionsKept:
-    """Write ids with predictions to the party's own folder, in the order of its table."""
+    """Write IDs with predictions to the party's folder, in the order of its table."""
     party = party_of(site)
     if party.predictions is None:
         raise RefusedError("the party takes no predictions in this study")
@@ -156,7 +156,7 @@ def write_predictions(site: Site, request: KeepPredictions) -> PredictionsKept:
 
 
 def answer_of(party: Party, found: RowScores | RowLeaves, n: int, n_classes: int) -> Answer:
-    """Return the scores of so many rows and the class of each; raise ``FormatError`` for scores that cannot be."""
+    """Return the scores of a number of rows and the class of each; raise ``FormatError`` for impossible scores."""
     if isinstance(found, RowLeaves):
         found = _look_up(party, found)
     scores, width = found.scores, max(n_classes, 1)
@@ -170,7 +170,7 @@ def answer_of(party: Party, found: RowScores | RowLeaves, n: int, n_classes: int
 
 
 def _look_up(party: Party, found: RowLeaves) -> RowScores:
-    """Score rows by the leaf values that only the label holder has."""
+    """Score rows with the leaf values that only the label holder has."""
     share, leaves, weights = share_of(party, found.model), found.leaves, found.weights
     if not len(share.value):
         raise RefusedError("the party does not keep what leaves are worth")
@@ -199,7 +199,7 @@ def scores_of_leaves(value: np.ndarray, found: RowLeaves) -> RowScores:
 
 
 def _columns(label: Label, scores: np.ndarray, decided: np.ndarray) -> tuple[list[str], list[list[Any]]]:
-    """Return the head and the cells of predictions: numbers, or classes and the probability of each."""
+    """Return the header and the cells of predictions: numbers, or classes and the probability of each."""
     if label.classes is None:
         return ["prediction"], [[repr(float(value))] for value in scores[:, 0]]
     names = [cell_text(name) for name in label.classes]

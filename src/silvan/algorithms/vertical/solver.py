@@ -1,11 +1,10 @@
-"""Ridge regression, linear or logistic, some of whose columns are offered by other parties.
+"""Ridge regression, linear or logistic, with some columns offered by other parties.
 
-Whoever has the label fits its own columns, and beside them columns that others offer: each is a combination of the
-others' columns in some direction, and its coefficient says how far they should go in that direction. A direction is a
-step of Newton's method in the offering party's own columns. All coefficients are found anew each time, so no earlier
-step has to be taken back, and with as many directions as the others have columns the fit is that of all columns
-together. For squared loss this is the method of conjugate gradients on what the label holder's own columns leave
-unexplained.
+The label holder fits its own columns, and beside them columns that others offer: each is a combination of the others'
+columns in some direction, and its coefficient is the step size in that direction. A direction is a step of Newton's
+method in the offering party's columns. All coefficients are computed anew each time, so no earlier step has to be
+undone, and with as many directions as the others have columns the fit equals that of all columns together. For
+squared loss this is the method of conjugate gradients on what the label holder's own columns leave unexplained.
 """
 
 from collections.abc import Callable
@@ -36,14 +35,14 @@ class MisfitError(FormatError):
 
 
 class RegressionTarget(NamedTuple):
-    """What is to be explained: numbers of mean 0 and deviation 1; or classes, (rows, 1) if two, else one a column."""
+    """The target: numbers of mean 0 and deviation 1; or classes, (rows, 1) for two, otherwise one per column."""
 
     y: np.ndarray
     numbers: bool
 
     @property
     def width(self) -> int:
-        """Number of predictors that a row has."""
+        """Number of predictors per row."""
         return int(self.y.shape[1])
 
     def mean(self, predictor: np.ndarray) -> np.ndarray:
@@ -73,7 +72,7 @@ def class_probabilities(predictor: np.ndarray) -> np.ndarray:
 
 
 class ReducedColumns(NamedTuple):
-    """Columns, as no more combinations of them than there are rows; what is left out is 0 for every row."""
+    """Columns, reduced to at most as many combinations as rows; the rest is 0 for every row."""
 
     X: np.ndarray
     back: np.ndarray | None  # from coefficients of the combinations to those of the columns
@@ -97,7 +96,7 @@ class ReducedColumns(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """Of the own columns and the constant (columns + 1, predictors), and of offered columns (one a direction)."""
+    """Coefficients of local columns and the constant (columns + 1, predictors), and of offered directions."""
 
     own: np.ndarray
     taken: np.ndarray
@@ -112,16 +111,16 @@ class Coefficients(NamedTuple):
 
 
 class Regression:
-    """A regression to which columns that others offer can be added."""
+    """A regression that can be extended by columns that others offer."""
 
     def __init__(self, X: np.ndarray, target: RegressionTarget, alpha: float, start: np.ndarray) -> None:
         self.X, self.target, self.alpha = X, target, alpha
-        self.offered = np.zeros((0, target.y.size))  # a column a line, all of a row's predictors together
+        self.offered = np.zeros((0, target.y.size))  # one column per line, all predictors of a row together
         self.gram = np.zeros((0, 0))  # alpha times the products of the directions
         self.theta = Coefficients(np.concatenate([np.zeros((X.shape[1], target.width)), start[None]]), np.zeros(0))
 
     def residuals(self) -> np.ndarray:
-        """Return what is still unexplained: (rows, predictors)."""
+        """Return the residuals: (rows, predictors)."""
         return self.target.y - self.target.mean(self._predict(self.theta))
 
     def add_column(self, column: np.ndarray, products: np.ndarray) -> None:
@@ -151,11 +150,11 @@ class Regression:
             while (new := self._objective(self.theta.plus(step, length))) > value - 1e-4 * length * gain:
                 length /= 2
                 if length < 1e-6:
-                    return  # as good as numbers allow
+                    return  # as accurate as floats allow
             self.theta, value = self.theta.plus(step, length), new
 
     def _newton(self, mean: np.ndarray, gradient: Coefficients) -> Coefficients:
-        """Return the step of Newton's method: by the whole Hessian if that is quick, else by conjugate gradients."""
+        """Return a Newton step: by the whole Hessian if that is fast, otherwise by conjugate gradients."""
         F, width = with_constant(self.X), self.target.width
         size, t = F.shape[1] * width, len(self.gram)
         spread = self._hessian_times_offered(mean)
@@ -197,7 +196,7 @@ class Regression:
         return Coefficients(own, self.offered @ rows.reshape(-1))
 
     def _penalty_gradient(self, theta: Coefficients) -> Coefficients:
-        """Return the derivative of the penalty, which the constant has none of."""
+        """Return the derivative of the penalty, which does not apply to the constant."""
         own = self.alpha * theta.own
         own[-1] = 0.0
         return Coefficients(own, self.gram @ theta.taken)
@@ -237,7 +236,7 @@ def curvature(F: np.ndarray, mean: np.ndarray, numbers: bool, alpha: float) -> n
 
 
 def is_quick(rows: int, size: int) -> bool:
-    """Return whether all coefficients are better found at once than class by class."""
+    """Return whether solving for all coefficients at once beats class by class."""
     return size <= _AT_ONCE and rows * size * size <= _WORK
 
 
@@ -287,11 +286,11 @@ def conjugate_gradients(
     return x
 
 
-# -- where other columns are
+# -- at the parties that offer columns
 
 
 class Block:
-    """A party's own columns, and the directions that it has offered."""
+    """A party's columns, and the directions that it has offered."""
 
     def __init__(self, X: np.ndarray, alpha: float, numbers: bool) -> None:
         self.X, self.alpha, self.numbers = X, alpha, numbers
@@ -299,7 +298,7 @@ class Block:
         self._known: list[np.ndarray] | None = None  # inverted second derivatives
 
     def coefficients(self, taken: np.ndarray, width: int) -> np.ndarray:
-        """Return the coefficients of the columns, having gone ``taken`` in each direction: (columns, predictors)."""
+        """Return the coefficients of the columns, given the step sizes ``taken``: (columns, predictors)."""
         start = np.zeros((self.X.shape[1], width))
         return sum((c * d for c, d in zip(taken, self.directions, strict=True)), start)
 
@@ -316,10 +315,10 @@ class Block:
         return self.X @ step, np.array(products)
 
     def _newton(self, residuals: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return a Newton step in the own columns; the constant is solved for and left out."""
+        """Return a Newton step in the local columns; the constant is solved for and left out."""
         F, width = with_constant(self.X), residuals.shape[1]
         if self._known is None or not self.numbers:
-            # a residual tells what is expected: the label is 1 where it is above 0
+            # a residual reveals the expected value: the label is 1 where it is above 0
             mean = np.where(residuals > 0, 1.0 - residuals, -residuals)
             together = [mean] if is_quick(len(F), F.shape[1] * width) else np.split(mean, width, axis=1)
             self._known = [pseudo_inverse(curvature(F, m, self.numbers, self.alpha)) for m in together]
