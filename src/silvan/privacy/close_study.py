@@ -22,9 +22,9 @@ from silvan.federation.message import Ask, Derived, SignedReply
 from silvan.federation.outgoing import LoggedQuestion
 from silvan.federation.proven_sums import SumName, is_proven
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest, proof_key_name
+from silvan.federation.store import digest
 from silvan.privacy.gate import Gate, first_sites
-from silvan.privacy.identity.shared_key import share_proof_key
+from silvan.privacy.identity.shared_key import share_key
 from silvan.privacy.request_sequence import close, closing_answer
 from silvan.util.readable import count_of
 
@@ -90,7 +90,7 @@ def close_study_here(site: Site, request: CloseStudy) -> Statement:
         sites=first_sites(site),
         sums_digest=request.sums_digest,
         answered=_answered(site),
-        key=site.store.get(proof_key_name(site.study)),
+        key=site.proof_key,
     )
     close(site.store, site.study, site.asked, wire.encode(statement))
     return statement
@@ -112,9 +112,9 @@ def _answered(site: Site) -> list[Answered]:
 
 
 def make_verifiable(federation: Federation) -> Federation:
-    """Make sites share a key for proofs before the first sum, if messages are signed; return the federation."""
+    """Make sites share a key before the first sum, if messages are signed; return the federation."""
     if federation.signer is not None:
-        federation.before_sums = share_proof_key
+        federation.before_sums = share_key
     return federation
 
 
