@@ -8,6 +8,7 @@ What a statement proves, and who checks it, is in docs/verification.md.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -84,7 +85,7 @@ def close_study_here(site: Site, request: CloseStudy) -> Statement:
     if known is not None:
         return wire.decode(known, Statement)
     statement = Statement(
-        silvan=version("silvan"),
+        silvan=_silvan_version(),
         study=site.study,
         site=site.name,
         sites=first_sites(site),
@@ -94,6 +95,12 @@ def close_study_here(site: Site, request: CloseStudy) -> Statement:
     )
     close(site.store, site.study, site.asked, wire.encode(statement))
     return statement
+
+
+@cache
+def _silvan_version() -> str:
+    """Return the version of silvan here; reading it takes longer than the rest of closing a study."""
+    return version("silvan")
 
 
 def _answered(site: Site) -> list[Answered]:

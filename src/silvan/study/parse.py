@@ -24,7 +24,7 @@ from silvan.federation.federation import OVERALL
 from silvan.federation.handlers import HANDLERS
 from silvan.learners.parameters import Parameters
 from silvan.learners.registry import LEARNERS, learners_for
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.study import EvaluationSettings, Predict, Sources, Study
 from silvan.study.toml_lines import BEFORE, Key, Problems, convert_entries, key_lines, parse_toml
 from silvan.util.declared import extras, typed_keys

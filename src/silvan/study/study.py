@@ -29,8 +29,8 @@ from silvan.federation.store import digest
 from silvan.learners.parameters import Parameters, changed
 from silvan.learners.registry import LEARNERS, HistogramForestParameters
 from silvan.learners.spec import LearnerSpec
-from silvan.privacy.gate import Policy
 from silvan.privacy.noise.laplace import MAX_EPSILON
+from silvan.privacy.policy import Policy
 from silvan.study.toml_lines import Key
 from silvan.tree.fit import Settings
 from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys

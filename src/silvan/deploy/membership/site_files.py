@@ -17,10 +17,11 @@ from silvan.deploy.membership.fingerprint import fingerprint
 from silvan.errors import InputError, SchemaError
 from silvan.federation.keys import Roster
 from silvan.federation.store import FileStore
-from silvan.privacy.gate import Gate, Policy, PolicyBetweenMachines
+from silvan.privacy.gate import Gate
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.ledger import LEDGER
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import Policy, PolicyBetweenMachines
 from silvan.privacy.site_folder import EVERYTHING, KEY, Approval, SiteFolder
 from silvan.privacy.terms import Terms
 from silvan.study.parse import check_policy, check_reading, parse_remote_study

@@ -6,7 +6,7 @@ technical list of ``explain`` follows below them; both are made from the study's
 
 from typing import NamedTuple
 
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.study import Study
 from silvan.util.readable import count_of, list_some
 
