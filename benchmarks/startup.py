@@ -23,7 +23,7 @@ print("TIMES", imported - start, time.perf_counter() - begin, time.time())
 
 
 def run(cache: str) -> tuple[float, float, float, float]:
-    """Grow the first forest of a process: seconds for the import, the forest, from the start to it, and to the end."""
+    """Grow the first forest of a process: seconds for the import, for the forest, and in total."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code, too
     start = time.time()

@@ -1,7 +1,7 @@
-"""A clinic and a laboratory have different data about the same patients, and neither may pass them on.
+"""A clinic and a laboratory hold different columns about the same patients, and neither may share them.
 
-The breast cancer data of scikit-learn: the clinic has the diagnosis and ten measurements, the laboratory twenty
-others. Each has patients that the other lacks. Run it with ``python examples/03_columns.py``.
+The breast cancer data of scikit-learn: the clinic has the diagnosis and ten measurements, the laboratory twenty others.
+Each has patients unknown to the other. Run it with ``python examples/03_columns.py``.
 """
 
 import importlib.util
@@ -28,26 +28,26 @@ def clinic(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def laboratory(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the laboratory's columns, in another order."""
+    """Return the laboratory's columns, in another order of rows."""
     return table.select("patient", *X.columns[10:]).sample(fraction=1.0, shuffle=True, seed=1)
 
 
-# -- which patients are in both tables? Ids are compared as keyed hashes, and nobody sees one
+# -- which patients do both have? Ids are compared as keyed hashes, and nobody sees them
 tables = {"clinic": clinic(old[:460]), "laboratory": laboratory(old[20:])}
 fed = sv.federate_columns(tables, id="patient", label="diagnosis", test=0.3)
 n_train, n_test = len(fed.columns.training), len(fed.columns.test)
-print(f"{n_train} patients to learn from, {n_test} to judge by; the {fed.label_holder} has the label")
+print(f"{n_train} training patients, {n_test} test patients; the {fed.label_holder} has the label")
 for column, what, done in fed.differences.notes:
     print(f"  {column} {what}: {done}")
 
-# -- a forest, and a linear model beside it
+# -- a forest, and a linear model for comparison
 forest = sv.VerticalForest(max_depth=6).fit(fed)
 linear = sv.VerticalLinear().fit(fed)
 whole = sv.PooledForest(max_depth=6).fit(fed)
 assert forest.forest_.hash == whole.forest_.hash  # noqa: S101
-print(f"\n{len(forest.forest_)} trees in {forest.rounds_} rounds, node for node those of the joined table")
-print(f"linear model in {linear.rounds_} rounds, as scikit-learn's of the joined table\n")
-figures = ["site", "model", "auc", "gain", "gain_low", "gain_high"]
+print(f"\n{len(forest.forest_)} trees in {forest.rounds_} rounds, identical to those of the joined table")
+print(f"linear model in {linear.rounds_} rounds, equal to scikit-learn's on the joined table\n")
+columns = ["site", "model", "auc", "gain", "gain_low", "gain_high"]
 with pl.Config(
     float_precision=3,
     tbl_formatting="ASCII_MARKDOWN",
@@ -56,16 +56,16 @@ with pl.Config(
     tbl_rows=20,
 ):
     for model in (forest, linear):
-        print(f"{type(model).__name__}:\n{model.evaluate(fed).select(figures)}\n")
+        print(f"{type(model).__name__}:\n{model.evaluate(fed).select(columns)}\n")
 
-# -- new patients, by id; the laboratory does not have five of them yet
+# -- new patients, by id; five of them are still unknown to the laboratory
 tables = {"clinic": clinic(new).drop("diagnosis"), "laboratory": laboratory(new[5:])}
-arrived = sv.federate_columns(tables, id="patient", match="keyed")  # also predict rows that are not in common
+arrived = sv.federate_columns(tables, id="patient", match="keyed")  # to predict patients that only one of them has
 replies = forest.predict(arrived, incomplete=True)
 right = replies.join(new.select("patient", "diagnosis"), on="patient").select(
     pl.col("prediction") == pl.col("diagnosis")
 )
-print(f"{len(replies)} new patients in one round, {right.sum().item()} right; not known to all: {forest.lacking_}")
+print(f"{len(replies)} new patients in one round, {right.sum().item()} right; unknown to some party: {forest.lacking_}")
 
 # -- each party keeps its own file
 with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """A new algorithm in forty lines: naive Bayes across sites, from one sum of counts.
 
-The three parts of every algorithm, in reading order: messages, the site's half, the coordinator's half. CONTRIBUTING.md
-walks through it. Run it with ``python examples/04_new_algorithm.py``.
+Every algorithm has three parts: its messages, the site's half and the coordinator's half. CONTRIBUTING.md explains
+them. Run it with ``python examples/04_new_algorithm.py``.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ class ClassCounts(Reply, frozen=True, kw_only=True):
 
 
 class CountCells(Total[ClassCounts], frozen=True, kw_only=True):  # the coordinator sees only the sum over sites
-    """How many rows of each class have a value in each bin of each column."""
+    """Request the number of rows of each class in each bin of each column."""
 
     schema: Blob
     bins: Blob
@@ -56,7 +56,7 @@ def fit(federation: Federation, max_bins: int = 16) -> tuple[Bins, np.ndarray, n
 
     def check(site: str, reply: ClassCounts) -> None:
         if reply.counts.ndim != 3 or reply.counts.dtype != np.int64 or reply.counts.min() < 0:
-            raise FormatError("its counts are not counts")
+            raise FormatError("its counts are invalid")
 
     request = CountCells(schema=federation.blob(schema.to_json().encode()), bins=shared.blob)
     counts = federation.total(request, check=check).counts + 1.0  # no share is zero
@@ -65,7 +65,7 @@ def fit(federation: Federation, max_bins: int = 16) -> tuple[Bins, np.ndarray, n
 
 
 def main() -> None:
-    """Train on three hospitals and evaluate on new rows."""
+    """Train at three hospitals and evaluate on rows that none of them has."""
     X, y = load_breast_cancer(return_X_y=True)
     fed = sv.federate_rows({f"hospital {k}": (X[k:400:3], y[k:400:3]) for k in range(3)}, sums="masked")
     bins, shares, prior = fit(fed)

@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 CASES = [
     ("01_forest", "saved and read back"),
-    ("03_columns", "node for node those of the joined table"),
+    ("03_columns", "identical to those of the joined table"),
     ("04_new_algorithm", "naive Bayes of 3 hospitals, 3 rounds: 9"),
 ]
 

@@ -196,7 +196,7 @@ def test_mistakes_are_reported_with_their_rows(tmp_path):
 
 
 def test_no_room_for_files(tmp_path):
-    with pytest.raises(InputError, match=r"no file can be made in .*nowhere.*; name another folder"):
+    with pytest.raises(InputError, match=r"cannot create a file in .*nowhere.*; name another folder"):
         disk_arrays.Stored(tmp_path / "nowhere", np.uint8)
 
 

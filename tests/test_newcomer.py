@@ -16,8 +16,9 @@ from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.learners.evaluation_frame import metrics_frame
 from silvan.learners.registry import LEARNERS, PooledForestParameters, learner
 from silvan.study import parse
+from silvan.study.sections import Text
 from silvan.study.steps import start_record
-from silvan.study.study import Study, Text
+from silvan.study.study import Study
 from silvan.study.study_file import make_learner, read_study
 from silvan.util.declared import about
 

@@ -1,11 +1,12 @@
-"""A study over links of 1 Mbit/s and 100 ms between real processes ends, in one job, with the same forest.
+"""Studies over poor links between real processes end with the same forest: slow links, and links that cut idle ones.
 
-It takes a quarter of an hour: `make faults` runs it.
+They take a quarter of an hour: `make faults` runs them.
 """
 
 import contextlib
 import json
 import os
+import threading
 import time
 
 import numpy as np
@@ -14,12 +15,14 @@ import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'silvan[flare]' to test real sites")
 
-from helpers.slow_link import SlowLink
+from helpers.slow_link import IdleLink, SlowLink
 
 import silvan as sv
+from silvan.deploy.membership.joined_site import JoinedSite
 from silvan.deploy.service import start_stop
 from silvan.deploy.service.start_stop import process_of, processes_of, start_site, stop_all
 from silvan.deploy.service.supervise import Supervisor
+from silvan.deploy.studies.explain import approve_study
 from silvan.study.parse import parse_remote_study
 
 SITES = ("north", "south", "west")
@@ -65,6 +68,47 @@ def test_a_study_ends_over_slow_links(tmp_path, capsys):
     assert next(m.hash for m in run.read().models if not m.site) == sv.HistogramForest(**FOREST).fit(fed).forest_.hash
     assert sum("handed in" in line for line in said) == 1
     assert up > 1e7, "a study this small says nothing of slow links"
+
+
+@pytest.mark.parametrize("idle", [60.0, 4.0])
+def test_a_proxy_that_cuts_idle_connections(tmp_path, capsys, idle):
+    """Sites wait for an owner longer than the proxy does: no connection is idle for a minute; cut ones return."""
+    everything = wide_table(300)
+    sources = {site: everything[i::3] for i, site in enumerate(SITES)}
+    for site, rows in sources.items():
+        rows.write_parquet(tmp_path / f"{site}.parquet")
+    paths = {site: str(tmp_path / f"{site}.parquet") for site in SITES}
+    hub, members = start_stop.make_local(tmp_path, paths)
+    plan = parse_remote_study(
+        'name = "idle"\nsampling = "published"\ntest = 0.25\n[learner]\nkind = "HistogramForest"\nn_estimators = 3\n'
+    )
+    said = []
+    try:
+        with IdleLink(hub.read().port, idle) as link:
+            for member in members:
+                process_of(member).stop()
+                send_through(link.port, member)
+                if member.name == "west":
+                    settings = member.path / "site.toml"
+                    settings.write_text(f"{settings.read_text().rstrip()}\napprove = true\n")
+                start_site(member)
+
+            def approve_late():
+                time.sleep(idle + 30)
+                approve_study(JoinedSite(members[-1].path), plan)
+
+            owner = threading.Thread(target=approve_late)
+            owner.start()
+            run = Supervisor(hub, plan, said.append).run_to_end()
+            owner.join()
+            with capsys.disabled():
+                print(f"\n{link.cut} connections cut after {idle:g} s; idle for {link.longest:.1f} s at most")
+    finally:
+        stop_all([*map(process_of, members), *processes_of(hub)])
+    fed = sv.federate_rows(paths, test=0.25)
+    assert next(m.hash for m in run.read().models if not m.site) == sv.HistogramForest(3).fit(fed).forest_.hash
+    assert (link.cut == 0) == (idle == 60.0)
+    assert any("has not approved the study" in line for line in said)
 
 
 def wide_table(n):

@@ -1,7 +1,7 @@
 """Random forests across hospitals, banks and labs: rows stay where they are; trees, counts and sums travel.
 
-The public names are the imports below, written once. Type checkers read them as they stand; at run time each is
-imported when it is first used, so that ``silvan --help`` need not wait for numba.
+The imports below define the public names once. Type checkers read them directly; at run time each name is
+imported at its first use, so that ``silvan --help`` does not wait for numba.
 """
 
 import ast
@@ -61,7 +61,7 @@ __version__ = "0.9.0"
 
 
 def _modules_by_name() -> dict[str, str]:
-    """Return the module of each public name, as the imports above have it."""
+    """Return the module of each public name, from the imports above."""
     source = ast.parse(Path(__file__).read_text(encoding="utf-8"))
     block = next(node for node in source.body if isinstance(node, ast.If))
     lines = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -74,7 +74,7 @@ __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, or the module of data sets."""
+    """Import a public name, or the module ``datasets``, at its first use."""
     if name == "datasets":
         return import_module("silvan.datasets")
     if name not in _MODULES:

@@ -1,4 +1,4 @@
-"""Tables that come with the package: heart disease at four hospitals, and incomes."""
+"""Tables bundled with the package: heart disease at four hospitals, and incomes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ def heart_disease() -> "pl.DataFrame":
     """Return 920 patients of four hospitals: ``hospital``, 13 attributes, and ``disease``, 0 or 1.
 
     The heart disease data of Janosi, Steinbrunn, Pfisterer and Detrano (UCI, https://doi.org/10.24432/C52P4X, CC BY
-    4.0); what was changed is written beside the table, in ``data/tables/heart_disease.txt``. Many cells are missing.
+    4.0); ``data/tables/heart_disease.txt`` lists the changes. Many cells are missing.
     """
     import polars as pl  # slow to import
 
@@ -21,8 +21,8 @@ def heart_disease() -> "pl.DataFrame":
 def income() -> "pl.DataFrame":
     """Return 2,400 people of six kinds of employers: ``employer``, nine attributes, and ``above_50k``, 0 or 1.
 
-    Drawn from the Adult data of Becker and Kohavi (UCI, https://doi.org/10.24432/C5XW20, CC BY 4.0), a census of 1994;
-    what was changed is written beside the table, in ``data/tables/income.txt``.
+    Sampled from the Adult data of Becker and Kohavi (UCI, https://doi.org/10.24432/C5XW20, CC BY 4.0), a census of
+    1994; ``data/tables/income.txt`` lists the changes.
     """
     import polars as pl  # slow to import
 
@@ -30,7 +30,7 @@ def income() -> "pl.DataFrame":
 
 
 def from_sklearn(name: str) -> "pl.DataFrame":
-    """Return a table of scikit-learn's, its label in the column ``label``."""
+    """Return a table from scikit-learn, with its label in the column ``label``."""
     import polars as pl  # slow to import
     from sklearn import datasets
 

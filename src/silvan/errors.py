@@ -8,25 +8,25 @@
     │   └── ExportError              a forest that another format cannot express
     ├── FormatError (ValueError)     a file or a message from outside that is not what it claims to be
     │   ├── VersionError             written in another version of its format
-    │   ├── DamagedError             a file of a site's own records that was changed or put back
-    │   ├── CipherError              ciphertexts out of range, of another key, or not what they should add up to
+    │   ├── DamagedError             a site's own record that was changed or replaced by an older one
+    │   ├── CipherError              ciphertexts out of range, for another key, or with a wrong sum
     │   └── WireError                bytes of a message that cannot be read
-    └── FederationError              a study cannot go on
-        ├── AgreementError           the sites' tables do not fit together
-        ├── RefusedError             a site refused, and says why
-        │   └── RepeatedError        a message that came before, or after a newer one
-        └── SiteError                a site failed, stalled or answered nonsense; ``site`` names it
+    └── FederationError              a study cannot continue
+        ├── AgreementError           the sites' tables are incompatible
+        ├── RefusedError             a site refused, with a reason
+        │   └── RepeatedError        a repeated message, or one older than the last
+        └── SiteError                a site failed, stalled or sent an invalid reply; ``site`` names it
 
-An error names the parameter, column or field, what was received, and what to do. ``InputError`` means that
-you can correct it here; ``FormatError`` that whoever made the file or message has to; ``FederationError`` that
-another site is involved. Programs read an error's attributes, never its text: what is said may change.
+An error names the parameter, column or field, what was received, and what to do. ``InputError`` can be corrected by the
+caller, ``FormatError`` by the author of the file or message; ``FederationError`` involves another site. Programs should
+read an error's attributes, never its text, which may change.
 """
 
 from typing import Self
 
 
 class SilvanError(Exception):
-    """Base of all errors raised on purpose.
+    """Base class of all errors raised on purpose.
 
     Catch it to handle any of them.
 
@@ -49,11 +49,11 @@ class InputError(SilvanError, ValueError):
     text
         The message.
     parameter
-        The parameter, option or key that the error is about; None if it is about no single one.
+        The parameter, option or key that caused the error; None if there is no single one.
     given
-        What was passed for it.
+        The value passed for it.
     expected
-        What it must be, as the message says.
+        The requirement, as in the message.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class InputError(SilvanError, ValueError):
 
     @classmethod
     def wrong(cls, parameter: str, expected: str, given: object, mend: str = "") -> Self:
-        """Return the error for an invalid parameter, with advice if the requirement alone is unclear."""
+        """Return the error for an invalid parameter, with advice if the requirement alone is not enough."""
         text = f"{parameter} must be {expected}, got {given!r}" + (f"; {mend}" if mend else "")
         return cls(text, parameter=parameter, given=given, expected=expected)
 
@@ -86,7 +86,7 @@ class InputError(SilvanError, ValueError):
 
 
 class UnavailableError(InputError):
-    """What a table is read from does not answer now, and may in a moment; ``connected`` if it did before."""
+    """The source of a table does not respond at the moment; ``connected`` if it did before."""
 
     def __init__(self, text: str, *, connected: bool = False) -> None:
         super().__init__(text)
@@ -111,7 +111,7 @@ class SchemaError(InputError):
 
 
 class ExportError(InputError):
-    """A forest cannot be expressed in the format asked for, or its copy does not answer the same.
+    """A forest cannot be expressed in another format, or its copy predicts differently.
 
     Examples
     --------
@@ -142,7 +142,7 @@ class FormatError(SilvanError, ValueError):
 
 
 def reject(wrong: object, text: str) -> None:
-    """Raise ``FormatError`` with a text if something from outside is wrong."""
+    """Raise ``FormatError`` with a text if ``wrong`` is true."""
     if wrong:
         raise FormatError(text)
 
@@ -164,11 +164,11 @@ class VersionError(FormatError):
 
 
 class DamagedError(FormatError):
-    """A file in which a site keeps its own records is damaged, was changed by somebody else or put back."""
+    """A site's own record is damaged, was changed by somebody else, or was replaced by an older copy."""
 
 
 class CipherError(FormatError):
-    """Ciphertexts are out of range, made with another key, or hold something else than they should."""
+    """Ciphertexts are out of range, encrypted with another key, or have wrong contents."""
 
 
 class WireError(FormatError):
@@ -188,7 +188,7 @@ class WireError(FormatError):
 
 
 class FederationError(SilvanError):
-    """A study cannot go on.
+    """A study cannot continue.
 
     Examples
     --------
@@ -205,7 +205,7 @@ class FederationError(SilvanError):
 
 
 class AgreementError(FederationError):
-    """The sites' tables do not fit together.
+    """The sites' tables are incompatible.
 
     Examples
     --------
@@ -222,7 +222,7 @@ class AgreementError(FederationError):
 
 
 class RefusedError(FederationError):
-    """A site refused to answer; its reason is one of a fixed list and holds no data.
+    """A site refused to answer; its reason comes from a fixed list and contains no data.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ class RefusedError(FederationError):
     site
         The site that refused; None at the site itself.
     reason
-        What the site says; the message, if nothing else is given.
+        The site's reason; by default the message.
 
     Examples
     --------
@@ -251,22 +251,22 @@ class RefusedError(FederationError):
 
 
 class RepeatedError(RefusedError):
-    """A message came a second time, or after one that was sent later."""
+    """A message arrived twice, or after a newer one."""
 
 
 class SiteError(FederationError):
-    """A site failed, stalled or answered nonsense.
+    """A site failed, stalled or sent an invalid reply.
 
     Parameters
     ----------
     site
         The site's name.
     text
-        What it did; the message is this text after the name.
+        What happened; the message is this text after the site's name.
     code
-        What kind of trouble the site reports, such as "schema"; empty if it reports nothing.
+        The kind of problem that the site reports, such as "schema"; empty if it reports nothing.
     owner_hint
-        What only the site's owner learns, such as "where"; empty if there is no more to know.
+        What only the site's owner learns, such as "where"; empty if there is nothing more.
 
     Examples
     --------

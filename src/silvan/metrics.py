@@ -2,10 +2,9 @@
 
 ``METRICS`` at the end defines what ``evaluate``, terminal, report and files show: to add a metric, add an entry there.
 
-Ranking metrics need, for each score from high to low, how many positives and negatives have it; everything
-else needs a confusion matrix. With one entry for each distinct score the result is exact; with scores on a grid it
-is what can be computed from counts that sites may add up. Of two classes the schema says which is positive: its code,
-``positive``, is 1 unless another class was chosen.
+Ranking metrics need the numbers of positives and negatives at each score, from high to low; all others need a confusion
+matrix. With one entry per distinct score, the result is exact; with scores on a grid, it can be computed from counts
+that are summed over sites. The schema names the positive one of two classes; its code ``positive`` is 1 by default.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,23 +14,29 @@ from typing import Literal
 
 import numpy as np
 
+from silvan.util.logistic import fit_logistic
+
 GRID = 1024  # cells of the grid of scores
 BANDS = 10  # bands of probability for calibration
-THRESHOLD_RULES = ("youden", "f1")  # what a threshold may be the best of: sensitivity + specificity, or F1
+THRESHOLD_RULES = ("youden", "f1")  # what a threshold maximises: sensitivity + specificity, or F1
 OfConfusion = Literal["mcc", "accuracy", "f1"]
-"""Metrics that a confusion matrix alone gives."""
+"""Metrics that need only a confusion matrix."""
 
-MCC: OfConfusion = "mcc"  # the only one of them that is 0 for votes by chance
+MCC: OfConfusion = "mcc"  # the only one of them that is 0 for random votes
 CERTAIN = 0.5 / GRID
-"""Scores nearer to 0 or 1 than this count as this near where logarithms are taken: half a cell of the grid."""
+"""Logarithms clip scores at this distance from 0 and 1, which is half a cell of the grid."""
 
-Z = 1.959964  # standard deviations on both sides of the mean within which 95 % of a normal distribution lie
+COVERAGE = 0.9
+"""The coverage at which intervals and sets are evaluated."""
+
+Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations of the mean
 
 
 def count_scores(proba: np.ndarray, y: np.ndarray, exact: bool, positive: int = 1) -> list[np.ndarray]:
     """Count rows by score for each class against the rest: arrays (2, scores), high scores first.
 
-    Row 0 counts the others, row 1 the class itself. Two classes need only the positive one.
+    Row 0 counts the other classes, row 1 the class itself. With two classes, there is only a table for the positive
+    one.
     """
     n_classes = proba.shape[1]
     wanted = [positive] if n_classes == 2 else range(n_classes)
@@ -53,7 +58,7 @@ def grid_scores() -> np.ndarray:
 
 
 def confusion(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None) -> np.ndarray:
-    """Count rows by true class (rows) and decided class (columns): the most probable one, or ``votes`` if given."""
+    """Count rows by true class (rows) and predicted class (columns): the most probable one, or ``votes`` if given."""
     n = proba.shape[1]
     if votes is None:
         votes = proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
@@ -61,12 +66,12 @@ def confusion(proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None)
 
 
 def decided_at(threshold: float, proba: np.ndarray, positive: int = 1) -> np.ndarray:
-    """Return which of two classes is decided on: the positive one where its score is at least the threshold."""
+    """Return the predicted class of two: the positive one if its score is at least the threshold."""
     return np.where(proba[:, positive] >= threshold, positive, 1 - positive)
 
 
 def calibration_sums(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Add up, by band of the winning probability: rows, rows that were right, probability in millionths."""
+    """Add up by band of the highest probability: rows, correct rows, and probability in millionths."""
     top, votes = proba.max(axis=1, initial=0.0), proba.argmax(axis=1) if len(proba) else np.zeros(0, np.int64)
     band = np.minimum((top * BANDS).astype(np.int64), BANDS - 1)
     sums = np.zeros((BANDS, 3), np.int64)
@@ -77,15 +82,15 @@ def calibration_sums(proba: np.ndarray, y: np.ndarray) -> np.ndarray:
 def from_counts(
     scores: Sequence[np.ndarray], matrix: np.ndarray, bands: np.ndarray, positive: int = 1
 ) -> dict[str, float]:
-    """Compute all main metrics of classes; what is undefined is NaN."""
+    """Compute all main metrics of classes; undefined ones are NaN."""
     evidence = Evidence(scores, matrix, bands, positive=positive)
     return {metric.key: metric.of(evidence) for metric in main_metrics(len(matrix))}
 
 
 def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
-    """Return the area under the ROC curve; a tie counts half. NaN with one class only. Counts may have noise."""
+    """Return the area under the ROC curve, counting ties half; NaN with only one class. Counts may be noisy."""
     n, p = float(negatives.sum()), float(positives.sum())
-    if n <= 0 or p <= 0:  # noise may have left less than nothing
+    if n <= 0 or p <= 0:  # noise can make counts negative
         return np.nan
     above = np.cumsum(positives) - positives  # positives with a higher score
     return float((negatives * (above + 0.5 * positives)).sum() / (n * p))
@@ -94,7 +99,7 @@ def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
 def roc_auc_interval(negatives: np.ndarray, positives: np.ndarray) -> tuple[float, float]:
     """Return DeLong's 95% CI of the AUC from counts by score, high scores first.
 
-    NaN with fewer than two rows of a class, and where the estimated variance is zero: rows that agree prove nothing.
+    NaN with fewer than two rows of a class, or a zero estimated variance, which proves nothing.
     """
     n, p = int(negatives.sum()), int(positives.sum())
     if n < 2 or p < 2:
@@ -128,7 +133,7 @@ def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
 
 
 def f1(matrix: np.ndarray, positive: int = 1) -> float:
-    """Return F1 of the positive one of two classes, or the mean over the classes that occur or are voted for."""
+    """Return F1 of the positive one of two classes, or the mean over all classes that occur or are predicted."""
     matrix = np.maximum(matrix, 0)
     size = matrix.sum(axis=0) + matrix.sum(axis=1)
     here = size > 0 if len(matrix) != 2 else (np.arange(2) == positive) & (size > 0)
@@ -136,9 +141,9 @@ def f1(matrix: np.ndarray, positive: int = 1) -> float:
 
 
 def mcc(matrix: np.ndarray) -> float:
-    """Return the Matthews correlation, for more than two classes Gorodkin's R_K.
+    """Return the Matthews correlation; Gorodkin's R_K for more than two classes.
 
-    NaN if the rows are all of one class; 0 if all votes are for one.
+    NaN if all rows have the same class; 0 if all predictions are the same.
     """
     matrix = np.maximum(matrix, 0).astype(np.float64)
     n, right = matrix.sum(), np.trace(matrix)
@@ -150,18 +155,18 @@ def mcc(matrix: np.ndarray) -> float:
 
 
 def brier(proba: np.ndarray, y: np.ndarray) -> float:
-    """Return the Brier score of several classes: the mean over rows of squared errors, summed over classes."""
+    """Return the Brier score of several classes: the mean over rows of the sum of squared errors over classes."""
     return float(np.mean(((proba - (y[:, None] == np.arange(proba.shape[1]))) ** 2).sum(axis=1))) if len(y) else np.nan
 
 
 def log_loss(proba: np.ndarray, y: np.ndarray) -> float:
-    """Return the mean of minus the logarithm of the true class's probability, which counts as ``CERTAIN`` at least."""
+    """Return the mean negative logarithm of the true class's probability, clipped at ``CERTAIN``."""
     shares = np.clip(proba[np.arange(len(y)), y.astype(np.int64)], CERTAIN, 1.0 - CERTAIN)
     return float(-np.log(shares).mean()) if len(y) else np.nan
 
 
 def losses_from_counts(score: np.ndarray, negatives: np.ndarray, positives: np.ndarray) -> tuple[float, float]:
-    """Return the Brier score of two classes, the mean squared error of the positive one's score, and log loss."""
+    """Return the Brier score of two classes (mean squared error of the positive class's score) and log loss."""
     n, near = negatives.sum() + positives.sum(), np.clip(score, CERTAIN, 1.0 - CERTAIN)
     if not n:
         return np.nan, np.nan
@@ -172,90 +177,26 @@ def losses_from_counts(score: np.ndarray, negatives: np.ndarray, positives: np.n
 def calibration_line(score: np.ndarray, negatives: np.ndarray, positives: np.ndarray) -> tuple[float, float]:
     """Return calibration in the large and calibration slope, from counts by score.
 
-    Both are of a logistic regression of the class on the log-odds of the score: the constant where the slope is held at
-    1, and the slope. 0 and 1 are right; a slope below 1 says that scores are too extreme. NaN where rows are all of one
-    class, or scores tell the classes apart without an error, so that the slope has no end.
+    Both come from a logistic regression of the class on the log-odds of the score: the intercept with the slope fixed
+    at 1, and the slope. 0 and 1 are ideal; a slope below 1 means that scores are too extreme. NaN if all rows have the
+    same class, or if scores separate the classes perfectly, so that the slope is unbounded.
     """
     odds = np.log(np.clip(score, CERTAIN, 1.0 - CERTAIN))
     odds -= np.log1p(-np.clip(score, CERTAIN, 1.0 - CERTAIN))
     total = negatives + positives
     if not negatives.sum() or not positives.sum():
         return np.nan, np.nan
-    constant = _logistic(np.ones((1, len(odds))), odds, total, positives)
-    line = _logistic(np.stack([np.ones(len(odds)), odds]), np.zeros(len(odds)), total, positives)
+    constant = fit_logistic(np.ones((1, len(odds))), total, positives, odds)
+    line = fit_logistic(np.stack([np.ones(len(odds)), odds]), total, positives)
     return float(constant[0]), float(line[1])
-
-
-_STEPS, _STEEPEST = 100, 500.0
-
-
-def _logistic(columns: np.ndarray, offset: np.ndarray, total: np.ndarray, positives: np.ndarray) -> np.ndarray:
-    """Return the coefficients of a logistic regression on counts, by Newton's steps; NaN where there is no end."""
-    at = np.zeros(len(columns))
-
-    def deviance(at: np.ndarray) -> float:
-        z = offset + at @ columns
-        return float((total * np.logaddexp(0.0, z) - positives * z).sum())
-
-    here = deviance(at)
-    for _ in range(_STEPS):
-        share = 1.0 / (1.0 + np.exp(-np.clip(offset + at @ columns, -50.0, 50.0)))
-        slope = columns @ (positives - total * share)
-        curve = (columns * (total * share * (1.0 - share))) @ columns.T
-        if np.linalg.cond(curve) > 1e12:
-            break
-        step = np.linalg.solve(curve, slope)
-        while (there := deviance(at + step)) > here and np.abs(step).max() > 1e-12:
-            step /= 2.0
-        at, here = at + step, there
-        if np.abs(step).max() < 1e-10:
-            return at
-        if np.abs(at).max() > _STEEPEST:
-            break
-    return np.full(len(columns), np.nan)
-
-
-def net_benefit(
-    score: np.ndarray, negatives: np.ndarray, positives: np.ndarray, thresholds: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the net benefit of acting on scores of at least a threshold, and of acting on everybody.
-
-    It is the share of true positives less that of false ones, which weigh as the odds of the threshold say.
-    """
-    n = max(int(negatives.sum() + positives.sum()), 1)
-    acted = score >= thresholds[:, None]
-    odds = thresholds / (1.0 - thresholds)
-    some = ((acted * positives).sum(axis=1) - odds * (acted * negatives).sum(axis=1)) / n
-    return some, (positives.sum() - odds * negatives.sum()) / n
-
-
-def best_threshold(score: np.ndarray, negatives: np.ndarray, positives: np.ndarray, rule: str = "youden") -> float:
-    """Return the threshold that does best by "youden" (sensitivity + specificity) or "f1", from counts by score.
-
-    It lies half-way between two scores, at three decimals; of equals it is the one nearest to a half. NaN with one
-    class only.
-    """
-    levels, cell = np.unique(score, return_inverse=True)
-    neg, pos = np.bincount(cell, negatives), np.bincount(cell, positives)
-    if not neg.sum() or not pos.sum():
-        return np.nan
-    true, false = (np.cumsum(counts[::-1])[::-1] for counts in (pos, neg))  # of scores of at least each level
-    youden, f1_score = true / pos.sum() - false / neg.sum(), 2.0 * true / (true + false + pos.sum())
-    merit = youden if rule == "youden" else f1_score
-    lower = np.concatenate([[0.0], levels[:-1]])
-    places = np.round((lower + levels) / 2.0, 3)
-    # rounding must not carry a threshold beyond its level
-    places = np.where((places > lower) & (places <= levels), places, levels)
-    best = merit > merit.max() - 1e-12
-    return float(min(places[best], key=lambda t: (abs(t - 0.5), t)))
 
 
 def classification(
     proba: np.ndarray, y: np.ndarray, votes: np.ndarray | None = None, positive: int = 1
 ) -> dict[str, float]:
-    """Compute all main metrics of classes exactly from rows; ``votes`` are the classes decided on, if given.
+    """Compute all main metrics of classes exactly from rows; ``votes`` are the predicted classes, if given.
 
-    Where a model does not answer (NaN), all are NaN.
+    If a model does not answer for some row (NaN), all metrics are NaN.
     """
     if np.isnan(proba).any():
         return {metric.key: np.nan for metric in main_metrics(proba.shape[1])}
@@ -271,8 +212,8 @@ def regression(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
 def moments(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the sums that RMSE and R2 need: rows, squared error, mean of y, squared distance of y from its mean.
 
-    Sums of squares of y itself would leave nothing of the spread of large numbers. Of a model that does not answer
-    (NaN) they are of no rows.
+    Plain sums of squares of y would lose the spread of large numbers. If a model does not answer for some row (NaN),
+    all sums are zero.
     """
     if np.isnan(predicted).any():
         return np.zeros(4)
@@ -281,7 +222,7 @@ def moments(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def from_moments(parts: np.ndarray) -> dict[str, float]:
-    """Compute RMSE and R2 from the moments of rows, or of several sets of rows: (sets, moments)."""
+    """Compute RMSE and R2 from the moments of one or several sets of rows: (sets, moments)."""
     evidence = Evidence(moments=parts)
     return {metric.key: metric.of(evidence) for metric in main_metrics(0)}
 
@@ -293,22 +234,22 @@ def rmse(parts: np.ndarray) -> float:
 
 
 def r2(parts: np.ndarray) -> float:
-    """Return the share of variance that is explained, from moments."""
+    """Return the share of explained variance from moments."""
     n, error, mean, spread = np.atleast_2d(parts).T
     if n.sum() == 0:
         return np.nan
     overall = (n * mean).sum() / n.sum()
     all_spread = spread.sum() + (n * (mean - overall) ** 2).sum()
-    with np.errstate(over="ignore"):  # labels that hardly differ: minus infinity
+    with np.errstate(over="ignore"):  # minus infinity for labels that hardly differ
         return float(1.0 - error.sum() / all_spread) if all_spread > 0 else np.nan
 
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 10, 5
-"""Fewest test rows, and rows of each class, for a confidence interval."""
+"""Fewest test rows, and fewest rows of each class, for a confidence interval."""
 
 
 def enough_rows(by_class: np.ndarray) -> bool:
-    """Return whether there are enough rows for an interval, given the number of each class."""
+    """Whether there are enough rows for an interval, given the rows of each class."""
     return int(by_class.sum()) >= FEWEST_ROWS and int(by_class.min()) >= FEWEST_OF_A_CLASS
 
 
@@ -316,10 +257,14 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else np.nan
 
 
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else np.nan
+
+
 def _mean_of_known(values: list[float]) -> float:
-    """Return the mean over the classes that have one: a class without test rows has none, and leaves the others' be."""
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.mean(known)) if known else np.nan
+    """Return the mean over the classes with a value; classes without test rows have none."""
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else np.nan
 
 
 # -- the table of metrics
@@ -337,10 +282,11 @@ def task_of(n_classes: int) -> Task:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What metrics are computed from, as far as it is there: counts that sites may add up, and rows where they are.
+    """The data for metrics, as far as available: counts that can be summed over sites, and rows where they are.
 
-    ``counts`` are by class, as of ``count_scores``; ``levels`` are the scores of the first of them. ``at_threshold`` is
-    the confusion matrix of decisions at the ``threshold``. ``positive`` is the code of the positive class of two.
+    ``counts`` are by class, as in ``count_scores``; ``levels`` are the scores of the first. ``at_threshold`` is the
+    confusion matrix of decisions at the ``threshold``. ``positive`` is the code of the positive one of two classes.
+    ``reach`` is how far intervals go to both sides of a number, or how far from 1 the probability of a class in a set.
     """
 
     counts: Sequence[np.ndarray] = ()
@@ -352,21 +298,39 @@ class Evidence:
     moments: np.ndarray = field(default_factory=lambda: np.zeros(4))
     rows: tuple[np.ndarray, np.ndarray] | None = None  # scores (rows, outputs) and labels
     positive: int = 1
+    reach: float = np.nan
+
+    @cached_property
+    def inside(self) -> np.ndarray:
+        """Whether each class is in a row's set, (rows, classes), or each row's number in its interval, (rows, 1)."""
+        if self.rows is None or np.isnan(self.reach):
+            return np.zeros((0, 1), np.bool_)
+        scores, y = self.rows
+        from_truth = 1.0 - scores if scores.shape[1] > 1 else np.abs(scores - y[:, None])
+        return np.asarray(from_truth <= self.reach)
+
+    @property
+    def covered(self) -> np.ndarray:
+        """Whether the truth of each row is in its set or interval."""
+        inside = self.inside
+        if inside.shape[1] == 1 or self.rows is None:
+            return inside[:, 0]
+        return np.asarray(np.take_along_axis(inside, self.rows[1].astype(np.int64)[:, None], axis=1)[:, 0])
 
     @property
     def ranked(self) -> Sequence[np.ndarray]:
-        """The counts of the classes that rows are of and not of; of two classes there is one table in any case."""
+        """The counts of classes with both members and other rows; with two classes always the only table."""
         return [table for table in self.counts if len(self.counts) == 1 or (table.sum(axis=1) > 0).all()]
 
     @cached_property
     def auc_interval(self) -> tuple[float, float]:
-        """The interval of the AUC of two classes; NaN where rows are few."""
+        """The interval of the AUC of two classes; NaN with too few rows."""
         enough = len(self.counts) == 1 and enough_rows(self.counts[0].sum(axis=1))
         return roc_auc_interval(*self.counts[0]) if enough else (np.nan, np.nan)
 
     @cached_property
     def losses(self) -> tuple[float, float]:
-        """Brier score and log loss: of two classes from counts, of several from rows."""
+        """Brier score and log loss: for two classes from counts, for several from rows."""
         if len(self.counts) == 1:
             return losses_from_counts(self.levels, *self.counts[0])
         return (np.nan, np.nan) if self.rows is None else (brier(*self.rows), log_loss(*self.rows))
@@ -377,7 +341,7 @@ class Evidence:
         return calibration_line(self.levels, *self.counts[0]) if len(self.counts) == 1 else (np.nan, np.nan)
 
     def at(self, true: int, decided: int) -> float:
-        """Return how many rows of a class, 1 for the positive one, are decided to be of a class at the threshold."""
+        """Return the number of rows with a true and a decided class at the threshold; 1 is the positive class."""
         table = self.at_threshold if self.positive else self.at_threshold[::-1, ::-1]
         return float(table[true, decided])
 
@@ -386,10 +350,10 @@ class Evidence:
 class Metric:
     """A metric: its name, meaning, computation and task.
 
-    Of the ``main`` metrics of a task the first leads: models are compared by it. Others are details. A metric with
-    ``averages`` is the mean of the sites' where counts do not give it over all sites; one with ``noisy`` can be
-    computed from counts with noise. Values lie between ``low`` and ``high``. ``in_units`` are those in the units of
-    the number that is predicted. Metrics without a title are ends of intervals. ``short`` is a title for narrow tables.
+    Models are compared by the first ``main`` metric of a task; other metrics are details. A metric with ``averages`` is
+    averaged over sites if summed counts do not determine it; one with ``noisy`` can be computed from noisy counts.
+    Values lie between ``low`` and ``high``. ``in_units`` marks metrics in the units of the predicted number. Metrics
+    without a title are ends of intervals. ``short`` is a title for narrow tables.
     """
 
     key: str
@@ -401,14 +365,14 @@ class Metric:
     higher: bool = True  # whether more is better
     low: float = -np.inf
     high: float = np.inf
-    ranks: bool = False  # whether it is of the order of rows by score
+    ranks: bool = False  # whether it depends only on the order of rows by score
     in_units: bool = False
     averages: bool = False
     noisy: bool = False
     short: str = ""
 
     def possible(self, value: float) -> bool:
-        """Return whether the metric can have a value; NaN where it is undefined."""
+        """Whether a value is possible for the metric; NaN means undefined."""
         return bool(np.isnan(value) or self.low <= value <= self.high)
 
 
@@ -424,7 +388,7 @@ METRICS = (
         main=True, low=0.0, high=1.0, ranks=True,
     ),
     Metric(
-        "accuracy", "Accuracy", "share of rows that are right", _CLASSES,
+        "accuracy", "Accuracy", "share of rows classified correctly", _CLASSES,
         lambda e: _share(np.trace(e.confusion), e.confusion.sum()), main=True, low=0.0, high=1.0, noisy=True,
     ),
     Metric(
@@ -436,7 +400,7 @@ METRICS = (
         main=True, low=-1.0, high=1.0, noisy=True,
     ),
     Metric(
-        "calibration", "Calibration error", "how far probabilities are off", _CLASSES,
+        "calibration", "Calibration error", "mean gap between probability and outcome", _CLASSES,
         lambda e: _share(np.abs(e.bands[:, 1] - e.bands[:, 2] / 1e6).sum(), e.confusion.sum()),
         main=True, higher=False, low=0.0, high=1.0,
     ),
@@ -454,15 +418,15 @@ METRICS = (
         lambda e: e.losses[0], higher=False, low=0.0, averages=True, short="Brier",
     ),
     Metric(
-        "log_loss", "Log loss", "mean of minus the logarithm of the true class's probability; less is better", _CLASSES,
+        "log_loss", "Log loss", "mean negative logarithm of the true class's probability; less is better", _CLASSES,
         lambda e: e.losses[1], higher=False, low=0.0, averages=True, short="Log loss",
     ),
     Metric(
-        "calibration_intercept", "Intercept", "0 is right; above 0 scores are too low, below 0 too high", ("two",),
+        "calibration_intercept", "Intercept", "ideally 0; above 0, scores are too low, below 0 too high", ("two",),
         lambda e: e.calibration[0],
     ),
     Metric(
-        "calibration_slope", "Slope", "1 is right; below 1 scores are too extreme, above 1 too timid", ("two",),
+        "calibration_slope", "Slope", "ideally 1; below 1, scores are too extreme, above 1 too timid", ("two",),
         lambda e: e.calibration[1],
     ),
     Metric(
@@ -470,21 +434,33 @@ METRICS = (
         lambda e: e.threshold, short="At",
     ),
     Metric(
-        "sensitivity", "Sensitivity", "share of positive rows that are found at the threshold", ("two",),
+        "sensitivity", "Sensitivity", "share of positive rows predicted as positive at the threshold", ("two",),
         lambda e: _share(e.at(1, 1), e.at(1, 1) + e.at(1, 0)), low=0.0, high=1.0, short="Sens.",
     ),
     Metric(
-        "specificity", "Specificity", "share of other rows that are left alone at the threshold", ("two",),
+        "specificity", "Specificity", "share of negative rows predicted as negative at the threshold", ("two",),
         lambda e: _share(e.at(0, 0), e.at(0, 0) + e.at(0, 1)), low=0.0, high=1.0, short="Spec.",
     ),
     Metric(
-        "precision", "Precision", "share of positive rows among those found at the threshold", ("two",),
+        "precision", "Precision", "share of positive rows among those predicted as positive", ("two",),
         lambda e: _share(e.at(1, 1), e.at(1, 1) + e.at(0, 1)), low=0.0, high=1.0,
     ),
     Metric(
         "mae", "MAE", "mean absolute error; less is better", ("number",),
         lambda e: np.nan if e.rows is None else float(np.abs(e.rows[0][:, 0] - e.rows[1]).mean()),
         higher=False, low=0.0, in_units=True, averages=True, short="MAE",
+    ),
+    Metric(
+        "coverage", "Coverage", f"share of rows in their {COVERAGE:.0%} interval or set of classes",
+        (*_CLASSES, "number"), lambda e: _mean(e.covered), low=0.0, high=1.0, averages=True,
+    ),
+    Metric(
+        "set_size", "Set size", f"classes in a {COVERAGE:.0%} set, on average; less is better", _CLASSES,
+        lambda e: _mean(e.inside.sum(axis=1)), higher=False, low=0.0, averages=True,
+    ),
+    Metric(
+        "width", "Width", f"width of {COVERAGE:.0%} intervals; less is better", ("number",),
+        lambda e: 2.0 * e.reach, higher=False, low=0.0, in_units=True, averages=True,
     ),
 )  # fmt: skip
 """All metrics, in the order of the columns of ``evaluate``."""
@@ -493,15 +469,15 @@ BY_KEY = {metric.key: metric for metric in METRICS}
 
 
 def of_confusion(key: OfConfusion, matrix: np.ndarray, positive: int = 1) -> float:
-    """Return a metric of a confusion matrix; NaN where it is undefined."""
+    """Return a metric of a confusion matrix; NaN if undefined."""
     return BY_KEY[key].of(Evidence(confusion=matrix, positive=positive))
 
 
 def main_metrics(n_classes: int) -> tuple[Metric, ...]:
-    """Return the metrics that every evaluation has; models are compared by the first."""
+    """Return the metrics of every evaluation; models are compared by the first."""
     return tuple(metric for metric in METRICS if metric.main and task_of(n_classes) in metric.tasks)
 
 
 def further_metrics(n_classes: int) -> tuple[Metric, ...]:
-    """Return the metrics beside the main ones, of rows that a site's policy finds enough."""
+    """Return the further metrics, which need as many rows as the site's policy demands."""
     return tuple(metric for metric in METRICS if not metric.main and task_of(n_classes) in metric.tasks)

@@ -61,7 +61,7 @@ def test_a_table_of_members_is_enough_for_some(fed):
     ran = {f.attack for f in report.findings if f.value is not None}
     assert ran == {"lonely"}
     assert "not trained on" in report["membership"].note
-    with pytest.raises(InputError, match="either the federation or a table"):
+    with pytest.raises(InputError, match="either a federation or a table"):
         sv.audit(model.forest_)
 
 
@@ -81,7 +81,7 @@ def test_a_private_forest_is_compared_with_its_bound():
     fed = federate(parts(frame, 2), test=0.4, test_by="row", schema=schema)
     report = sv.audit(sv.HistogramForest(epsilon=1.0).fit(fed), fed)
     assert report["membership"].value < 0.731
-    assert "no attacker is above 0.731" in report["membership"].note
+    assert "no attacker exceeds 0.731" in report["membership"].note
     assert report["lonely"].verdict == "not run"  # leaf values have noise
     assert report["leaf_labels"].low < 0 < report["leaf_labels"].undefended
 
@@ -106,7 +106,7 @@ def test_an_exceeded_limit_is_an_exit_code_and_a_sentence(folder, tmp_path):
     result = silvan("audit", folder / "run", "--thresholds", tmp_path / "audit.toml", "-o", tmp_path / "out", ok=False)
     assert result.exit_code == 1
     assert "Limits exceeded: " in result.stdout
-    assert "What to set in the study file" in result.stdout
+    assert "Change this in the study file" in result.stdout
     assert "assignment" in result.stdout
     assert "exceeded" in (tmp_path / "out" / "audit.html").read_text()
 

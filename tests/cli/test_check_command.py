@@ -50,7 +50,7 @@ def test_columns_and_questions(study):
         "visit at north, south: every value occurs once",
         "weight at north, south: -999 in 18 rows, apart from all others: does it stand for missing? A code for missing "
         "goes below [reading]: missing = { weight = [-999] }",
-        "country at north, south: has one value only",
+        "country at north, south: has only one value",
         "discharge at north, south: tells the classes apart by itself (AUC 1.000)",
         "17.3 times as much, near 17.1 (bilirubin in µmol/l and mg/dl) or 18 (glucose in mg/dl and mmol/l); are the",
     ):
@@ -64,7 +64,7 @@ def test_columns_and_questions(study):
 def test_fit_asks_the_same_in_short(study):
     result = silvan("fit", study)
     assert result.exit_code == 0, result.output
-    assert "look at patient at north, south: every value occurs once" in result.output
+    assert "check patient at north, south: every value occurs once" in result.output
     assert "silvan check" in result.output
 
 
@@ -99,7 +99,7 @@ def test_leading_zeros_and_similar_names(tmp_path):
     file = tmp_path / "s.toml"
     file.write_text('[sites]\nnorth = "north.csv"\nsouth = "south.csv"\n[learner]\nn_estimators = 2\n')
     lines = "\n".join(json.loads(silvan("check", file, "--json").stdout)["questions"])
-    assert "ward at north, south: zeros in front of the numbers of 40 rows are lost, 0012 is read as 12" in lines
+    assert "ward at north, south: leading zeros are lost in 40 rows, since 0012 is read as 12" in lines
     assert "'Age', 'age ' differ in case, blanks or signs alone" in lines
     assert "smokes: 'Yes' at north, 'yes' at south count as two; are they the same?" in lines
     file.write_text(file.read_text().replace("[learner]", '[kinds]\nward = "categorical"\n[learner]'))
@@ -131,9 +131,9 @@ def test_sites_with_different_conventions(tmp_path):
         "sex is categorical at north, south and numeric at west, again, where a study stops: write it alike, or set "
         "its kind (kinds)",
         "code: '1' at north, west, again, '1.0' at south count as two; are they the same? then write them alike",
-        "day at north, south, west, east and 1 more site: look like dates written as 20200131, which are numbers "
-        "here: write them as 2020-01-31",
-        "sex at north: has 'NA' as categories: do they stand for missing? then set missing = [\"NA\"]",
+        "day at north, south, west, east and 1 more site: looks like dates written as 20200131, which are read as "
+        "numbers: write them as 2020-01-31",
+        "sex at north: has 'NA' as categories: do they mean missing? then set missing = [\"NA\"]",
     ):
         assert line in lines, "\n".join(lines)
     path = tmp_path / "north.csv"
@@ -209,7 +209,7 @@ def test_one_table_of_all_sites(tmp_path):
     (tmp_path / "all.csv").write_text("\n".join(["site;ward;weight;label", *rows]) + "\n")
     (tmp_path / "s.toml").write_text('table = "all.csv"\nsite = "site"\n[learner]\nn_estimators = 2\n')
     shown = " ".join(silvan("check", tmp_path / "s.toml").output.split())
-    assert "ward at all sites: zeros in front of the numbers of 60 rows are lost" in shown
+    assert "ward at all sites: leading zeros are lost in 60 rows" in shown
     assert "The file of all sites is separated by semicolons, with decimal commas." in shown
 
 

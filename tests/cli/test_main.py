@@ -7,9 +7,11 @@ from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
+import typer
 from helpers.runs import silvan
 
 import silvan as sv
+from silvan.cli.main import app
 from silvan.cli.plain_text import clean
 from silvan.study.listener import TimedStep
 from silvan.study.steps import corners
@@ -34,6 +36,21 @@ def test_the_package_is_lazy_and_complete():
         sv.Foresst  # noqa: B018
 
 
+def test_help_shows_all_that_it_says(monkeypatch):
+    """Square brackets are markup in a terminal, and words in them would vanish: `the section [reading]`."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def check(command, words):
+        shown = " ".join(silvan(*words, "--help").output.replace("│", " ").split())
+        for text in (command.help, *(parameter.help for parameter in command.params if not parameter.hidden)):
+            first = (text or "").split("\n\n")[0].replace("\\", "").replace("`", "")
+            assert " ".join(first.split()) in shown.replace("`", ""), words
+        for name, inner in getattr(command, "commands", {}).items():
+            check(inner, [*words, name])
+
+    check(typer.main.get_command(app), [])
+
+
 def test_version():
     assert silvan("--version").output.strip() == f"silvan {version('silvan')}" == f"silvan {sv.__version__}"
 
@@ -47,7 +64,7 @@ def test_internal_errors_are_identified_as_such(monkeypatch):
     monkeypatch.setattr("silvan.study.study_file.read_study", lambda path: 1 // 0)
     result = silvan("fit", "any.toml", ok=False)
     assert result.exit_code == 1
-    assert "a mistake in silvan: ZeroDivisionError" in result.stderr
+    assert "a bug in silvan: ZeroDivisionError" in result.stderr
     assert "--debug" in result.stderr
 
 
@@ -117,7 +134,7 @@ def test_a_folder_that_was_removed(tmp_path):
     (tmp_path / "gone").mkdir()
     done = shell(f"rmdir {tmp_path}/gone; SILVAN study status", cwd=tmp_path / "gone")
     assert done.returncode == 1
-    assert done.stderr == "silvan: the folder that you are in was removed; change into another\n"
+    assert done.stderr == "silvan: the current folder was removed; change to another one\n"
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
@@ -132,7 +149,7 @@ def test_a_full_disk(monkeypatch, kind):
     monkeypatch.setattr("silvan.study.study_file.read_study", full)
     said = silvan("fit", "any.toml", ok=False).stderr
     where = " (runs/heart)" if kind == "file" else ""
-    assert said == f"silvan: the disk is full{where}; make room, then run the command again\n"
+    assert said == f"silvan: the disk is full{where}; free some space, then run the command again\n"
 
 
 @pytest.mark.parametrize("words", [["site", "status", "north"], ["study", "status"], ["doctor"]])

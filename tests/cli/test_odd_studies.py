@@ -36,7 +36,7 @@ def test_a_file_without_a_column_that_one_site_has_can_be_predicted_there(tmp_pa
     fitted(tmp_path, tables=tables)
     for command in ("predict", "evaluate"):
         own = silvan(command, tmp_path / "run", tmp_path / "1.csv")
-        assert "1.csv' lacks 'sodium', as some sites of the study did: counted as missing" in said(own)
+        assert "1.csv' lacks 'sodium', like some sites of the study: treated as missing" in said(own)
         assert "lacks 'sodium'" not in said(silvan(command, tmp_path / "run", tmp_path / "0.csv"))
     tables["b"].rename({"age": "Sodium"}).write_csv(tmp_path / "near.csv")
     assert "did you mean 'Sodium'?" in said(silvan("predict", tmp_path / "run", tmp_path / "near.csv", ok=False))
@@ -46,7 +46,7 @@ def test_a_file_without_a_column_that_one_site_has_can_be_predicted_there(tmp_pa
 
 
 def test_a_study_of_one_site_says_that_nothing_is_federated(tmp_path):
-    alone = "there is one site: nothing is federated, and the model is that of its rows alone"
+    alone = "there is only one site: nothing is federated, and the model is trained on its rows alone"
     study = write_study(tmp_path, {"a": table(n=120)})
     assert alone in said(silvan("check", study))
     assert alone in said(silvan("fit", study, "--output", tmp_path / "run"))
@@ -81,6 +81,6 @@ def test_copies_of_rows_in_a_table_and_at_two_sites_are_asked_about(tmp_path):
     study = write_study(tmp_path, tables)
     for command in ("check", "fit --fresh"):
         shown = said(silvan(*command.split(), study))
-        assert "the table of a: each row is there 3 times, equal in all columns" in shown
+        assert "the table of a: each row occurs 3 times, equal in all columns" in shown
         assert "the table of b: 9 rows repeat others" in shown
         assert "tables have rows in common, equal in all columns: b and c (10 rows)" in shown

@@ -98,7 +98,7 @@ CASES = {
     "a site without women": (
         each("b", lambda frame: frame.with_columns(sex=pl.lit("m"))),
         "",
-        "sex at b: has one value only",
+        "sex at b: has only one value",
     ),
     # codes for missing
     "-999 inside the range of sizes": (at("abc", dose=sometimes(-999, normal(900, 400, 0))), "", "-999 in"),
@@ -126,7 +126,7 @@ CASES = {
     "rows appended twice": (
         each("a", lambda frame: pl.concat([frame, frame])),
         "",
-        "the table of a: each row is there 2 times",
+        "the table of a: each row occurs 2 times",
     ),
     "rows of another site": (
         lambda tables: {**tables, "c": pl.concat([tables["c"], tables["a"][:9]])},
@@ -200,16 +200,16 @@ CASES = {
         "",
         "infinite, or too large",
     ),
-    "a column of nothing": (at("b", noise=lambda rng, n: [None] * n), "", "noise at b: no cell holds anything"),
+    "a column of nothing": (at("b", noise=lambda rng, n: [None] * n), "", "noise at b: all cells are empty"),
     "days as numbers": (
         at("abc", seen=lambda rng, n: 20240101 + np.arange(n) % 28),
         "",
-        "look like dates written as 20200131",
+        "looks like dates written as 20200131",
     ),
     "codes with zeros in front": (
         at("abc", icd=lambda rng, n: [f"{i % 7:04}" for i in range(n)]),
         "",
-        "zeros in front of the numbers",
+        "leading zeros are lost",
     ),
     "numbers and a word": (
         at("a", dose=lambda rng, n: ["much", *map(str, range(n - 1))]),
@@ -233,7 +233,7 @@ CASES = {
         "!by 'seen': 1 cell of",
     ),
     "one date": (at("abc", seen=lambda rng, n: ["2024-01-31"] * n), BY_DATE, "!by 'seen': no row is in the test set"),
-    "no dates": (nothing, BY_DATE, "!split names 'seen', and the table has no such column"),
+    "no dates": (nothing, BY_DATE, "!split names 'seen', but the table has no such column"),
     "a date that splits and is excluded": (at("abc", seen=days), f'{BY_DATE}\nexclude = ["seen"]', None),
     "persons without ids": (
         lambda t: {
@@ -250,7 +250,7 @@ CASES = {
     ),
     "groups of the label": (nothing, 'group = "label"', "!group names 'label', which is the label"),
     "a positive class of nothing": (nothing, "positive = []", "!positive must be a class of the label"),
-    "one site": (lambda tables: {"a": tables["a"]}, "", "there is one site: nothing is federated"),
+    "one site": (lambda tables: {"a": tables["a"]}, "", "there is only one site: nothing is federated"),
     "a table of a head alone": (each("b", lambda frame: frame[:0]), "", "!site 'b'"),
     "a table of one row": (each("b", lambda frame: frame[:1]), "", "b has 1 row: too few to learn from"),
     "exclude of the label": (nothing, 'exclude = ["label"]', "!exclude names the label 'label'"),

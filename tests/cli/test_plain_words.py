@@ -24,7 +24,7 @@ from silvan.cli.ledger_tables import approvals_list, lines_table
 from silvan.cli.main import app
 from silvan.cli.plain_text import Terminal, isolate
 from silvan.cli.terminal import further, print_parts, results
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.privacy.site_folder import Approval, SiteFolder
 from silvan.report.summary import summarise_run
 from silvan.study.demo_studies import DEMOS
@@ -32,7 +32,7 @@ from silvan.study.run_folder import Run
 
 PYTHON = re.compile(
     r"\bNone\b(?! of)|\bTrue\b|\bFalse\b|Traceback|<class|\bdict\b|NoneType|\w+Error\b|object at 0x|\bk must be"
-    r"|\btuple\b|\bstr\b|\bint\b|\bbool\b|\bfloat\b|Literal\[|a mistake in silvan|PosixPath"
+    r"|\btuple\b|\bstr\b|\bint\b|\bbool\b|\bfloat\b|Literal\[|a bug in silvan|PosixPath"
     r"|\b1 (sites|rows|trees|lines|columns|parties|features|more|files|splits|predictions)\b"
 )
 VALUES = ("-1", "1.5", "nan", '""', '"x"', "[]", '["a"]', "true", "2020-01-01", "{a = 1}")
@@ -244,7 +244,7 @@ def test_training_rows_are_recognised(tmp_path):
     assert set(found) == {"run", "table", "learnt_from", "evaluation"}
     shown = silvan("evaluate", run, tmp_path / "0.csv").stderr
     assert f"{rows['north']} of" in shown
-    assert "trained on: the metrics are too good for them; evaluate on other rows" in shown
+    assert "metrics are too good for them; evaluate on other rows" in shown
     table(n=40, seed=9).write_csv(tmp_path / "new.csv")
     assert "No row of" in silvan("evaluate", run, tmp_path / "new.csv").stderr
     pl.concat([pl.read_csv(tmp_path / "0.csv")[:40], pl.read_csv(tmp_path / "new.csv")], how="vertical_relaxed").sample(

@@ -57,9 +57,9 @@ def test_categories_with_other_codes_are_reported(tmp_path):
     frame.write_csv(tmp_path / "t.csv")
     frame.with_columns(pl.col("sex").str.to_uppercase()).write_csv(tmp_path / "other.csv")
     for command in ("predict", "evaluate"):
-        assert "look at" not in silvan(command, tmp_path / "m.silvan", tmp_path / "t.csv").stderr
+        assert "check " not in silvan(command, tmp_path / "m.silvan", tmp_path / "t.csv").stderr
         said = " ".join(silvan(command, tmp_path / "m.silvan", tmp_path / "other.csv").stderr.split())
-        assert "look at sex: 40 of 40 rows have categories that the forest does not know, and count as missing" in said
+        assert "check sex: 40 of 40 rows have categories unknown to the forest, treated as missing" in said
         assert "it knows 'f', 'm'" in said
 
 
@@ -185,7 +185,7 @@ def test_evaluate_never_uses_possible_training_rows(tmp_path):
     (tmp_path / "2.csv").unlink()
     refused = silvan("evaluate", tmp_path / "run", ok=False)
     assert refused.exit_code == 1
-    assert "gone or have changed" in refused.stderr
+    assert "missing or have changed" in refused.stderr
     result = silvan("evaluate", tmp_path / "run", tmp_path / "other.csv")
     assert "federated" in result.stdout
     assert "40 rows" in result.stdout

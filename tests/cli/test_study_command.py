@@ -93,7 +93,7 @@ def test_a_table_that_differs_from_the_agreement(hub, folder):
 
 def test_approval_is_required_by_default(north):
     assert north.policy.approve
-    assert "No study has come in yet" in said(silvan("site", "approve", north.path))
+    assert "No study has arrived yet" in said(silvan("site", "approve", north.path))
     unknown = silvan("site", "approve", north.path, "heart", ok=False)
     assert "study must be one of those that came in: none did" in said(unknown)
 
@@ -171,7 +171,7 @@ def test_a_renamed_column(tmp_path):
         assert "set rename" in said(lacking)
         for line, text in {
             "rename = { alte = 'age' }": "did you mean 'alter'?",
-            "rename = 5": "--reading: rename must give the study's name",
+            "rename = 5": "--reading: rename must map names of columns",
             "renam = {}": "--reading: unknown key 'renam'; did you mean 'rename'?",
             "rename = { alter": "--reading: the value of rename is not valid TOML",
             "rename": "--reading takes KEY=VALUE",

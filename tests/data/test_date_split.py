@@ -94,7 +94,7 @@ def test_columns_unusable_for_a_split_by_date(days, test, said):
 
 
 def test_a_missing_column():
-    with pytest.raises(InputError, match="split names 'date', and the table has no such column"):
+    with pytest.raises(InputError, match="split names 'date', but the table has no such column"):
         held(visits(), "date", "last 20%")
 
 
@@ -149,7 +149,7 @@ def test_the_forest_uses_the_earlier_rows(options):
     [
         ({"test": 0.2}, "leave one of split and test out"),
         ({"split": {"by": "label", "test": "last 20%"}}, "which is the label"),
-        ({"policy": sv.Policy(epsilon=1.0)}, "must name a date with a privacy budget"),
+        ({"policy": sv.Policy(epsilon=1.0)}, "must name a date if there is a privacy budget"),
     ],
 )
 def test_settings_incompatible_with_a_split(options, said):

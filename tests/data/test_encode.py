@@ -265,7 +265,7 @@ def test_32_bit_and_64_bit_floats_agree(dtype):
     ("names", "said"),
     [
         (["b"], "lacks 'a', 'age'"),
-        (["a", "Age", "b"], "lacks 'age'; it has 'Age': if that is meant, rename it; otherwise add these"),
+        (["a", "Age", "b"], "lacks 'age'; it has 'Age': rename it if it is the same, otherwise add these"),
     ],
 )
 def test_missing_columns_are_named_with_suggestions(names, said):

@@ -52,7 +52,7 @@ def test_task_can_be_said():
 
 def test_very_many_classes_need_an_explicit_task():
     frame = table(x=range(300), label=range(300))
-    with pytest.raises(SchemaError, match="300 different values; say task="):
+    with pytest.raises(SchemaError, match="300 different values; set task="):
         infer_schema(frame)
     assert infer_schema(frame, task="classification").n_classes == 300
 

@@ -90,7 +90,7 @@ NUMBERS = twelve(1.5, 2.5, 3.5)
 TWO = twelve("f", "m")
 DAY = (datetime.date(2020, 1, 31) - datetime.date(1970, 1, 1)).days
 MIXED = "mixes numbers and text: "
-WRITTEN = "written with separators, signs or units"
+WRITTEN = "have separators, signs or units"
 
 BOTH = {"alter": "a", "y": "label"}
 EXCHANGED = text(LABEL, label=NUMBERS)
@@ -148,7 +148,7 @@ CASES = {
     ),
     "thousands with points": (
         csv(twelve("250.000", "9.800", "950"), separator=";"),
-        'writes numbers such as 1.234, which may be over a thousand or little over one: set decimal to ","',
+        'writes numbers such as 1.234, which may mean 1,234 or a little over one: set decimal to ","',
     ),
     "thousands beside decimal commas": (
         raw("b;a;label\n" + "".join(f"{i},5;1.{i % 9}00;{i % 2}\n" for i in range(12))),
@@ -174,7 +174,7 @@ CASES = {
     "Excel without saying so": (raw(b"PK\x03\x04" + bytes(99)), "is an archive or an Excel file; let its name end in"),
     "a web page": (raw("<html><table>"), "is a web page or XML, not CSV"),
     "utf-16 without a mark": (raw(text(NUMBERS).encode("utf-16-le")), 'set encoding, perhaps to "utf-16-le"'),
-    "old Macs": (csv(NUMBERS, end="\r"), "ends its lines as old Macs did"),
+    "old Macs": (csv(NUMBERS, end="\r"), "has line ends of old Macs"),
     "a folder": (lambda folder: folder, "is a folder; name a file in it"),
     "empty": (raw(""), "is empty: it has no columns"),
     "header only": (raw("a,label\n"), "has columns but no rows"),
@@ -217,11 +217,11 @@ CASES = {
     ),
     "a name that is taken": (
         table(raw("a,alter,label\n1,2,0\n1,2,1\n"), rename={"alter": "a"}),
-        r"more than one column of .* be called 'a'; give the other one another name in rename too",
+        r"would give several columns of .* the name 'a'; rename the other one too",
     ),
     "the label's name is taken": (
         table(sheets(One=rows(*NUMBERS)), rename={"a": "label"}),
-        r"more than one column of .* be called 'label'",
+        r"would give several columns of .* the name 'label'",
     ),
     "another name, names twice": (
         table(raw("b,b,label\n1,2,0\n"), rename={"b": "a"}),
@@ -251,7 +251,7 @@ CASES = {
     # types of columns
     "ISO dates": (csv(twelve("2020-01-31", "2020-02-01")), twelve(DAY, DAY + 1)),
     "German dates": (csv(twelve("31.01.2020", "1.2.2020")), twelve(DAY, DAY + 1)),
-    "dates with slashes": (csv(twelve("01/31/2020", "02/01/2020")), "whether the day or the month comes first"),
+    "dates with slashes": (csv(twelve("01/31/2020", "02/01/2020")), "some formats are ambiguous"),
     "an hour of one digit": (csv(twelve("31.1.2020 6:00", "2020-01-31 6:00:00")), [DAY + 0.25] * 12),
     "day, month, year": (csv(twelve("31-01-2020", "28-02-2020")), "seems to hold dates that are not written as 2020"),
     "SAS dates": (csv(twelve("31JAN2020", "28FEB2020")), "seems to hold dates that are not written as 2020"),
@@ -295,7 +295,7 @@ CASES = {
     # labels
     "a class that marks missing": (
         csv(NUMBERS, label=twelve("yes", "no", "NA")),
-        "a class of the label 'label' is a text",
+        "a class of the label 'label' is a marker",
     ),
     "classes that look alike": (
         csv(NUMBERS, label=twelve("Yes", "yes ", "no")),
@@ -309,7 +309,7 @@ CASES = {
     "a label and NA": (csv(NUMBERS, label=twelve(0, 1, "NA")), r"the label 'label' is missing in [24] of (12|8) rows"),
     "a label of many numbers": (
         raw(text(range(600), label=range(600))),
-        "the label 'label' has 600 different values; say task=",
+        "the label 'label' has 600 different values; set task=",
     ),
 }
 
@@ -477,7 +477,7 @@ def test_a_column_with_another_name_at_one_site(tmp_path):
     with pytest.raises(sv.InputError, match=r"south.*rename names the column 'krnk', .*; did you mean 'krank'\?"):
         make_federation(read_study(study))
     study.write_text(other.replace('"label"', "1"))
-    with pytest.raises(sv.InputError, match=r"s.toml:\d: site 'south': rename must give the study's name"):
+    with pytest.raises(sv.InputError, match=r"s.toml:\d: site 'south': rename must map names of columns"):
         read_study(study)
 
 

@@ -99,7 +99,7 @@ def test_rows_alike_by_chance_are_not_reported(name):
 @pytest.mark.parametrize("name", [name for name in ALIKE if ALIKE[name].n_unique() >= 10])
 def test_a_table_repeated_three_times(name, batched):
     [line] = told(pl.concat([ALIKE[name]] * 3).sample(fraction=1.0, shuffle=True, seed=1), batched=batched)
-    assert line.startswith("the table of site 0: each row is there 3 times, equal in all columns")
+    assert line.startswith("the table of site 0: each row occurs 3 times, equal in all columns")
 
 
 @pytest.mark.parametrize("name", ["measurements", "one measurement", "grades"])

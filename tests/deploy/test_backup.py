@@ -43,7 +43,7 @@ def site(made, tmp_path):
 def test_a_site_is_copied_whole_and_asks_before_it_starts_from_the_copy(site, tmp_path):
     copy = tmp_path / "copy"
     said = silvan("site", "backup", site.path, copy).output
-    assert "Secrets are among them" in said
+    assert "It contains secrets" in said
     assert stat.S_IMODE(copy.stat().st_mode) == 0o700
     for name in ("site.key", STORE, BUDGET, "kit/startup/client.key"):
         assert stat.S_IMODE((copy / name).stat().st_mode) == 0o600
@@ -64,7 +64,7 @@ def test_a_site_is_copied_whole_and_asks_before_it_starts_from_the_copy(site, tm
     silvan("site", "restored", site.path, "--accept")
     assert not (site.path / FROM_BACKUP).exists()
     assert [line.outcome for line in read_lines(site.path)] == ["restored"]
-    assert "No file is behind another" in silvan("site", "restored", site.path).output
+    assert "All files are equally recent" in silvan("site", "restored", site.path).output
 
 
 def test_a_running_site_is_not_copied(site, tmp_path):

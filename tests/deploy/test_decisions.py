@@ -43,7 +43,7 @@ def test_approvals_are_on_record_by_name(member):
     shown = " ".join(silvan("site", "ledger", member.path).output.split())
     assert "the study was approved: 2 kinds of messages, by anna" in shown
     assert "3 lines: 3 decided" in shown
-    assert "The ledger is whole" in silvan("site", "ledger", member.path, "--verify").output
+    assert "The ledger is intact" in silvan("site", "ledger", member.path, "--verify").output
 
 
 def test_on_the_command_line_it_is_the_systems_user(member, monkeypatch):

@@ -28,11 +28,13 @@ from silvan.deploy.membership.certificates import (
     read_certificate,
 )
 from silvan.deploy.membership.coordinator_folder import CoordinatorFiles, Invite, roster_fingerprint
+from silvan.deploy.membership.enrol import ask_coordinator
 from silvan.deploy.membership.fingerprint import WORDS, fingerprint
 from silvan.deploy.membership.join_requests import Granted, JoinRequest, RenewRequest, Trusted, proof_key
 from silvan.deploy.membership.joined_site import MEMBER, JoinedSite
 from silvan.deploy.membership.site_files import BUDGET, STORE, check_table, source_of
 from silvan.deploy.service.doctor import examine
+from silvan.deploy.service.flare_client import why_refused
 from silvan.errors import FederationError, FormatError, InputError, SchemaError
 from silvan.federation.keys import Key
 from silvan.federation.store import MemoryStore
@@ -110,7 +112,7 @@ def test_a_new_roster_is_accepted_by_its_words(hub, tmp_path):
     north = join(hub, tmp_path)
     join(hub, tmp_path, "south")
     before = north.pin_roster()
-    assert "tells the same" in silvan("site", "roster", north.path).output
+    assert "list is the same" in silvan("site", "roster", north.path).output
     hub.add("west")
     assert north.pin_roster() == before  # it has not joined yet
     join(hub, tmp_path, "west")
@@ -430,6 +432,22 @@ def test_settings_of_a_site(hub, tmp_path):
 
 
 # -- certificates
+
+
+def test_two_coordinators_with_one_address(tmp_path):
+    """A site that has joined one finds the other there: it says so, and does not take that for being taken out."""
+    first = make_hub(tmp_path)
+    with serving(first):
+        member = join(first, tmp_path)
+    (tmp_path / "second").mkdir()
+    second = CoordinatorFiles.create(tmp_path / "second" / "hub", "heart", ["north"], "localhost", first.read().port)
+    said = "is not the coordinator that invited you"
+    with serving(second):
+        with pytest.raises(FederationError, match=said):
+            ask_coordinator(*member.membership.service)
+        with pytest.raises(FederationError, match=said):
+            member.renew()
+        assert why_refused(member.path) == ""
 
 
 def test_a_certificate_is_valid_for_its_time_and_federation(tmp_path):

@@ -112,7 +112,7 @@ def test_a_site_decides_by_the_study_s_threshold(joined, tmp_path):
     assert kept.record.threshold == 0.3
     table("binary", n=90, seed=7).drop("label").write_csv(rows)
     said = silvan("predict", kept.run.folder, rows, "-o", tmp_path / "out.csv")
-    assert "yes (the positive class) where its score is at least 0.3, as the study says" in " ".join(
+    assert "yes (the positive class) where its score is at least 0.3, the study's threshold" in " ".join(
         said.output.split()
     )
     found = pl.read_csv(tmp_path / "out.csv")
@@ -202,14 +202,14 @@ def test_a_personal_forest_stays_at_its_site(differing, tmp_path):
     assert said.exit_code == 0, said.output
     assert sv.Forest.load(written) == made
     assert "nobody else has it" in " ".join(said.output.split())
-    assert "another, made here" in " ".join(silvan("site", "model", members["west"].path).output.split())
+    assert "another one, made here" in " ".join(silvan("site", "model", members["west"].path).output.split())
     said = silvan("site", "report", members["west"].path, "auto")
     assert said.exit_code == 0, said.output
     rows = tmp_path / "rows.csv"
     tables["west"].drop("label").write_csv(rows)
     said = silvan("predict", run.folder, rows, "--site", "west")
     assert said.exit_code == 1
-    assert "is made of its own rows and is at the site alone" in " ".join(said.output.split())
+    assert "includes its own rows and exists at the site only" in " ".join(said.output.split())
     said = silvan("predict", run.folder, rows)  # everybody gets the shared forest
     assert said.exit_code == 0
 
@@ -235,7 +235,7 @@ def test_a_lost_personal_forest(differing):
     run_job(hub, members, plan)
     folder = members["west"].results_folder(plan)
     (folder / MADE_MODEL).unlink()
-    with pytest.raises(InputError, match="made of its own rows and nobody else has, is gone: use the shared"):
+    with pytest.raises(InputError, match="with its own rows, is gone: use the shared"):
         results(members, plan, "west")
     other = sv.MergedForest(2).fit(sv.federate_rows({"a": table("number", n=60)})).forest_
     (folder / MADE_MODEL).write_bytes(other.to_bytes())

@@ -45,9 +45,9 @@ WRONG = [  # content of the file, the line of the error (0: none), the message
     (TABLE + '[reading]\ndecimal = "x"', 3, "decimal must be '.' or ',', got 'x'"),
     (TABLE + '[reading]\nencoding = "klingon"', 3, "encoding must be one that Python knows"),
     (TABLE + '[reading]\nmissing = "NA"', 3, "missing must be a list of texts"),
-    (TABLE + '[reading]\nrename = "age"', 3, "rename must give the study's name for names of columns"),
-    (TABLE + "[reading]\nrename = { age = 5 }", 3, "rename must give the study's name for names of columns"),
-    (TABLE + '[reading.rename]\na = "age"\nb = "age"', 2, "more than one column be called 'age'"),
+    (TABLE + '[reading]\nrename = "age"', 3, "rename must map names of columns to the study's names"),
+    (TABLE + "[reading]\nrename = { age = 5 }", 3, "rename must map names of columns to the study's names"),
+    (TABLE + '[reading.rename]\na = "age"\nb = "age"', 2, "several columns the name 'age'"),
     ('table = "sqlite:///x.db?table=t"\n[reading]\nrename = { a = "b" }', 1, "[reading] is for files; a query says"),
 ]
 OF_FLARE = [

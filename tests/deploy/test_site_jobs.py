@@ -162,7 +162,7 @@ def test_site_check_shows_the_owners_table_as_a_study_would_read_it(joined, tmp_
         assert result.exit_code == 0, result.output
         shown = " ".join(result.output.split())
         assert "The file of south is separated by semicolons, with decimal commas, encoded as Windows-1252." in shown
-        assert "zeros in front of the numbers of 60 rows are lost, 0012 is read as 12" in shown
+        assert "leading zeros are lost in 60 rows, since 0012 is read as 12" in shown
         assert "patient at south: every value occurs once" in shown
         text = 'name = "later"\nlabel = "tot"\nexclude = ["patient"]\n[kinds]\nstation = "categorical"\n'
         plan = parse_remote_study(text + '[learner]\nkind = "HistogramForest"\n')

@@ -246,7 +246,7 @@ def test_each_site_evaluates_a_model_of_the_others(joined):
         at_itself = {line.kind for line in lines if line.study.endswith(f"; at {name}")}
         assert "EvaluateModels" in at_itself
         assert not at_itself & {"GrowLevel", "CountByScore"}, "no sum is over one site"
-    assert "At a site that takes no part in training, expect AUC" in " ".join(summarise_run(run.folder)["sentences"])
+    assert "At a site outside the training federation, expect AUC" in " ".join(summarise_run(run.folder)["sentences"])
     found = verify_study(run.folder)
     assert (found.sentence, found.deviations) == ("sums and decisions verified by Ada", [])
 

@@ -104,7 +104,7 @@ def test_interrupted_studies_resume_in_the_next_process(hub):
 def test_watchers_learn_why_a_study_failed(hub):
     supervisor = Short(hub, STUDY)
     Short.outcomes = [FederationError("site north has left"), KeyError("x")]
-    for said in ("site north has left", "a mistake in silvan: KeyError: 'x'"):
+    for said in ("site north has left", "a bug in silvan: KeyError: 'x'"):
         with Process(hub), pytest.raises(FederationError, match=said):
             told(supervisor.run, submit(supervisor, "anna"))
     assert Short.begun == ["heart", "heart"]

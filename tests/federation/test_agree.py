@@ -361,7 +361,9 @@ def test_free_text_is_named_only_where_the_site_itself_has_enough():
 def test_too_many_categories_to_name():
     n = 300
     words = [f"w{i:03}" for i in range(n) for _ in range(FLOOR + (i >= 50))]
-    with pytest.warns(UserWarning, match="'ward' has more than 254 categories.*group them alike at every site"):
+    with pytest.warns(
+        UserWarning, match="'ward' has more than 254 categories.*group them in the same way at every site"
+    ):
         fed = federate({"a": plain(len(words), ward=words, seed=1)})
     [ward] = [f for f in fed.schema.features if f.name == "ward"]
     assert ward.other

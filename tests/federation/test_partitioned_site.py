@@ -273,7 +273,7 @@ def test_no_cluster(client, tmp_path, monkeypatch):
                 sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
     with monkeypatch.context() as patched:
         patched.setattr(distributed, "get_client", mock.Mock(side_effect=ValueError))
-        with pytest.raises(sv.SilvanError, match="make a distributed"):
+        with pytest.raises(sv.SilvanError, match="create a distributed"):
             sv.federate_rows({**tables, "site 0": sv.Partitions(folder)})
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "distributed", None)
@@ -284,8 +284,8 @@ def test_no_cluster(client, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (CancelledError(), "its scheduler may be gone"),
-        (OSError(), "its scheduler may be gone"),
+        (CancelledError(), "its scheduler may have stopped"),
+        (OSError(), "its scheduler may have stopped"),
         (distributed.KilledWorker("task", None, 4), "give them more memory"),
     ],
 )
@@ -339,7 +339,7 @@ def test_errors_that_quote_cells_are_in_no_log_of_a_worker(tmp_path, caplog):
     assert "secret" not in failure.text
     with caplog.at_level(logging.DEBUG):
         on_worker(int, "a secret cell")
-    assert "could not work on a partition: ValueError" in caplog.text
+    assert "failed on a partition: ValueError" in caplog.text
     assert "secret" not in caplog.text
 
 

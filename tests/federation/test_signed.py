@@ -194,6 +194,47 @@ def test_a_coordinator_learns_that_its_clock_is_wrong():
         sv.HistogramForest(2, max_depth=2).fit(fed)
 
 
+JUMPS = {
+    "a site's, ahead": (
+        "site 1",
+        3600,
+        r"site 'site 1': refused \w+ \d+ times: the message was signed at another time",
+    ),
+    "a site's, back": ("site 1", -3600, r"site 'site 1' refused \w+: the message was signed at another time"),
+    "the coordinator's, ahead": ("", 3600, r"site 'site 0' refused \w+: the message was signed at another time"),
+    "the coordinator's, back": ("", -3600, None),  # it signs as one that comes after all before
+}
+
+
+class Hasty(InProcess):
+    """Does not pause before it sends a message again."""
+
+    def pause(self, seconds):
+        pass
+
+
+@pytest.mark.parametrize("case", JUMPS)
+def test_a_clock_that_jumps_during_a_study(case):
+    """One clear sentence with the remedy; a coordinator whose clock is set back is not even noticed."""
+    whose, seconds, said = JUMPS[case]
+    expected = sv.HistogramForest(2, max_depth=3).fit(federate(TABLES)).forest_.hash
+    fed = federate(TABLES, Hasty, signed=True)
+    signer, answers = fed.site(whose).signer if whose else fed.signer, []
+
+    def jump_in_training(event):
+        answers.append(event)
+        if len(answers) == 20:
+            signer.clock = lambda: time.time_ns() + int(seconds * 1e9)
+
+    fed.watch(jump_in_training)
+    if said is None:
+        assert sv.HistogramForest(2, max_depth=3).fit(fed).forest_.hash == expected
+        return
+    with pytest.raises((SiteError, RefusedError), match=said) as refused:
+        sv.HistogramForest(2, max_depth=3).fit(fed)
+    assert "set both (NTP), then run the study again" in str(refused.value)
+
+
 def test_a_sum_with_unknown_sites():
     """Invented sites would make a sum of few look like one of many."""
     fed = federate(TABLES, Recorded, signed=True, policy=sv.Policy(min_sites=4))

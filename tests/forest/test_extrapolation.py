@@ -82,7 +82,7 @@ def test_predict_sums_up_what_is_extrapolated(tmp_path):
         assert "look at" not in said(silvan(command, tmp_path / "run", tmp_path / "same.csv"))
         shown = said(silvan(command, tmp_path / "run", tmp_path / "odd.csv"))
         assert (
-            "of 40 rows are far outside the values that the forest was trained on (its thresholds lie between" in shown
+            "of 40 rows lie far outside the values that the forest was trained on (its thresholds lie between" in shown
         )
-        assert "look at noise: 2 of 40 rows are far outside" in shown
-        assert "cells of 2 columns are extrapolated: predictions there are those of the nearest values" in shown
+        assert "check noise: 2 of 40 rows lie far outside" in shown
+        assert "cells of 2 columns are extrapolated, with the predictions of the nearest known values" in shown

@@ -1,6 +1,7 @@
 """A slow link on loopback: a proxy with limited bandwidth and a fixed delay.
 
-Both directions of all connections share only the link: each direction has its own bandwidth.
+Both directions of all connections share only the link: each direction has its own bandwidth. And a link without limits
+that cuts connections on which nothing was sent for some time, as proxies and firewalls do.
 """
 
 import asyncio
@@ -81,3 +82,43 @@ class SlowLink:
         queue.put_nowait(None)
         with contextlib.suppress(ConnectionError):
             await sending
+
+
+class IdleLink(SlowLink):
+    """Forwards connections to ``127.0.0.1:port``, and cuts one on which nothing was sent for ``idle`` seconds."""
+
+    def __init__(self, port, idle):
+        super().__init__(port, float("inf"), 0.0)
+        self._idle = idle
+        self.cut = 0
+        self.longest = 0.0  # seconds that a connection was idle
+
+    async def _connect(self, reader, writer):
+        try:
+            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        except OSError:
+            writer.close()
+            return
+        last = [time.monotonic()]
+
+        async def forward(source, target):
+            with contextlib.suppress(ConnectionError):
+                while data := await source.read(1 << 16):
+                    self.longest, last[0] = max(self.longest, time.monotonic() - last[0]), time.monotonic()
+                    target.write(data)
+                    await target.drain()
+
+        async def cut_when_idle():
+            while (left := last[0] + self._idle - time.monotonic()) > 0:
+                await asyncio.sleep(left)
+            self.cut += 1
+
+        ways = [forward(reader, to_writer), forward(to_reader, writer), cut_when_idle()]
+        tasks = [asyncio.ensure_future(way) for way in ways]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            to_writer.close()
+            writer.close()

@@ -101,13 +101,13 @@ def test_every_restored_file_can_be_accepted(folder, what):
 
 def test_a_restored_folder_by_command(folder):
     budget = ("--budget", folder / "budget.sqlite")
-    assert "No file is behind another" in silvan("site", "restored", folder, *budget).output
+    assert "All files are equally recent" in silvan("site", "restored", folder, *budget).output
     put_back(folder, "budget.sqlite")
     shown = silvan("site", "restored", folder, *budget, ok=False)
     assert shown.exit_code == 1
     assert "behind the ledger: 0.25 of 1 spent" in " ".join(shown.output.split())
     assert silvan("site", "restored", folder, *budget, "--accept").exit_code == 0
-    assert "No file is behind another" in silvan("site", "restored", folder, *budget).output
+    assert "All files are equally recent" in silvan("site", "restored", folder, *budget).output
     assert "1 restored" in silvan("site", "ledger", folder).output
 
 

@@ -397,7 +397,7 @@ def test_the_command_shows_lines(folder):
 
 def test_the_command_verifies(folder):
     good = silvan("site", "ledger", folder, "--verify")
-    assert "The ledger is whole" in good.output
+    assert "The ledger is intact" in good.output
     head = re.search(r"Digest of the last line: (\w{64})", " ".join(good.output.split())).group(1)
     assert "whole" in silvan("site", "ledger", folder, "--noted", head).output
     data = (folder / LEDGER).read_bytes()

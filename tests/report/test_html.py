@@ -5,15 +5,19 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
+from xml.etree import ElementTree
 
+import numpy as np
 import polars as pl
 import pytest
 from helpers.needs import CHROMIUM
 from helpers.runs import fitted, silvan
 from helpers.studies import parts, table
 
+from silvan.report.charts import SHARES, Axis, Chart
 from silvan.study.run_folder import Record
 
+DRAWN = ("text", "title", "path", "circle", "rect", "line")
 HOSTILE = '<script>alert("1")</script>'
 OTHER = '"><img src=x onerror=alert(1)>'
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -24,7 +28,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.fetched, self.open, self.words = [], [], [], []
+        self.tags, self.fetched, self.open, self.words, self.saved = [], [], [], [], []
         self.feed(text)
         self.close()
 
@@ -32,6 +36,7 @@ class Page(HTMLParser):
         self.tags.append(tag)
         for name, value in attributes:
             assert not name.startswith("on"), f"{tag} has {name}"
+            self.saved += [value] if value and value.startswith(("data:text/csv", "data:image/svg+xml")) else []
             if name in ("src", "href", "srcset", "data", "action", "xlink:href", "poster") and not value.startswith(
                 ("#", "data:,", "data:text/csv", "data:image/svg+xml")
             ):
@@ -73,6 +78,30 @@ def test_nothing_is_loaded(hostile):
     assert not {"script", "iframe", "img", "object", "embed"} & set(page.tags)
     assert page.open == []
     assert "default-src &#39;none&#39;" in hostile or "default-src 'none'" in hostile
+
+
+def test_saved_charts_are_whole_files(hostile):
+    saved = [unquote(link).split(",", 1) for link in Page(hostile).saved]
+    charts = [ElementTree.fromstring(text) for kind, text in saved if "svg" in kind]  # noqa: S314  our own
+    assert len(charts) == len([kind for kind, _ in saved if "csv" in kind]) > 3
+    for chart in charts:
+        assert chart.tag == "{http://www.w3.org/2000/svg}svg"
+        assert float(chart.get("width")) > 0
+        assert {node.tag.split("}")[1] for node in chart.iter()} <= {"svg", "style", *DRAWN}
+    assert all(len(text.splitlines()) > 1 for kind, text in saved if "csv" in kind)
+
+
+def test_a_drawn_line_stays_within_a_tenth_of_a_pixel_of_its_points():
+    rng = np.random.default_rng(0)
+    points = [(0.0, 0.0), *zip(*np.sort(rng.random((2, 800)), axis=1).tolist(), strict=True), (1.0, 1.0)]
+    chart = Chart("line", Axis(SHARES, "x"), Axis(SHARES, "y"))
+    chart.line(points, "curve", "all")
+    kept = np.array([chart.at(x, y) for _, x, y in chart.numbers[1:]])
+    assert len(kept) < len(points) / 2
+    for place in (np.array(chart.at(*point)) for point in points):
+        along = np.diff(kept, axis=0)
+        share = np.clip(((place - kept[:-1]) * along).sum(axis=1) / (along**2).sum(axis=1), 0.0, 1.0)
+        assert np.hypot(*(kept[:-1] + share[:, None] * along - place).T).min() <= 0.1
 
 
 def test_hostile_names_are_only_text(hostile):
@@ -134,7 +163,7 @@ def test_one_class_only_at_a_site(tmp_path):
     tables = parts(table(n=150), 3)
     tables["site 1"] = tables["site 1"].with_columns(pl.lit("no").alias("label"))
     page = page_of(tmp_path, tables=tables)
-    assert "one class only" in page
+    assert "only one class" in page
     assert page.count("undefined") >= 3
     assert "nan" not in page.lower().split("</style>")[1]
 

@@ -202,9 +202,9 @@ def test_weights_and_clusters_of_bofrf(tmp_path):
         assert sum(one.share for one in made.weights if one.site in members) == pytest.approx(1.0, abs=0.001)
     assert sorted(made.distances) == ["site 0", "site 1", "site 2"]
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "Whose trees count" in page
-    assert "Which sites are alike" in page
-    assert "every site has a model of its own" in page
+    assert "Tree weights by site" in page
+    assert "Similar sites" in page
+    assert "each site has its own model" in page
 
 
 def test_weights_and_distances_as_tables():
@@ -228,7 +228,7 @@ def test_omissions_in_a_sites_copy():
         copy = copy_for(made, study, "s1")
         assert [bool(x) for x in (copy.weights, copy.clusters, copy.distances, copy.columns)] == [kept] * 4
         page = render(summarise(copy))
-        assert ("Whose trees count" in page) is kept
+        assert ("Tree weights by site" in page) is kept
         assert {site["title"] for site in summarise(copy)["evaluated"]} == (
             {"all rows", "s0", "s1", "s2"} if kept else {"all rows", "s1"}
         )
@@ -293,15 +293,15 @@ def test_an_audit_of_another_model_is_left_out(tmp_path):
     run.file(AUDIT[0]).write_text(json.dumps(audit))
     page = write_report(run).read_text()
     assert f"<code>{made.models[0].hash[:12]}</code>" in page
-    assert "above their limits: Membership, by confidence" in page
+    assert "these exceeded their limits: Membership, by confidence" in page
     audit["reports"][0]["hash"] = "ab" * 32
     run.file(AUDIT[0]).write_text(json.dumps(audit))
     page = write_report(run).read_text()
-    assert "is of another model (abababababab) and is left out" in page
+    assert "is of another model (abababababab) and is ignored" in page
     assert "Membership" not in page
     for damaged in ("[]", '{"reports": 1}', "\xff", ""):
         run.file(AUDIT[0]).write_text(damaged)
-        assert "is damaged, or no audit" in write_report(run).read_text()
+        assert "is damaged, or not an audit" in write_report(run).read_text()
 
 
 def test_an_audit_goes_aside_with_its_model(tmp_path):
@@ -355,11 +355,11 @@ def test_impossible_counts_are_not_drawn():
 @pytest.mark.parametrize(
     ("learner", "more", "said"),
     [
-        ({"kind": "BOFRF"}, {}, "trees that leave a site carry no gains"),
+        ({"kind": "BOFRF"}, {}, "trees leave their site without gains"),
         ({"kind": "HistogramForest", "epsilon": 1.0}, {}, "noisy counts"),
         ({"kind": "VerticalForest"}, {"by": "columns"}, "each party keeps the splits"),
         ({"kind": "AdaBoostPL"}, {}, "stumps"),
-        ({"kind": "BOFRF"}, {"models": [Model("m", "a", 1, 1, "s0")]}, "a model of its own"),
+        ({"kind": "BOFRF"}, {"models": [Model("m", "a", 1, 1, "s0")]}, "each site has its own model"),
         ({"kind": "BOFRF"}, {"models": []}, "nothing is trained yet"),
     ],
 )
@@ -379,7 +379,7 @@ def test_every_learner_of_a_publication_is_cited():
 def test_the_card_says_who_saw_what(sums):
     made = record(sums=sums, kinds=[Kind("GrowLevel", "", "", "total")])
     card = dict(summarise(made)["card"])
-    assert {"trusted": "saw each of them", "ring": "round a ring", "masked": "hidden by masks"}[sums] in " ".join(
+    assert {"trusted": "saw each of them", "ring": "round a ring", "masked": "masks that cancel"}[sums] in " ".join(
         card["Privacy"]
     )
 
@@ -397,7 +397,7 @@ def test_json_and_markdown(tmp_path):
     assert target.read_text() == text
     both = silvan("report", run, "--markdown", "--json", ok=False)
     assert both.exit_code == 1
-    assert "one at a time" in both.stderr
+    assert "exclude each other" in both.stderr
 
 
 def test_markdown_shows_names_as_they_are():

@@ -33,8 +33,8 @@ def record(figures, metric="auc", **more):
             "No site has enough test rows for a confidence interval of its gain.",
         ),
         ([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], "from 0.750 to 0.850 (+0.100, no confidence interval)"),
-        ([(None, 0.9), (0.7, 0.8), (0.7, 0.9)], "At one site the AUC is not defined"),
-        ([(None, None), (None, None), (None, None)], "At two sites the AUC is not defined"),
+        ([(None, 0.9), (0.7, 0.8), (0.7, 0.9)], "At one site the AUC is undefined"),
+        ([(None, None), (None, None), (None, None)], "At two sites the AUC is undefined"),
     ],
 )
 def test_without_intervals_nothing_is_claimed(figures, said):
@@ -106,16 +106,17 @@ def test_equal_metrics_without_an_interval():
     [
         (
             [(0.01, 0.05), (-0.1, 0.1), None],
-            "One of three sites does better with the federated forest than alone (significant, 95% CI); "
+            "One of three sites does better with the federated forest than with the local one (significant, 95% CI); "
             "at one the difference is not significant, one has too few test rows to tell.",
         ),
         (
             [(0.01, 0.05), (-0.2, -0.1)],
-            "One of two sites does better with the federated forest than alone (significant, 95% CI), one does worse.",
+            "One of two sites does better with the federated forest than with the local one (significant, 95% CI), one "
+            "does worse.",
         ),
         (
             [(0.01, 0.05)] * 2,
-            "Both sites do better with the federated forest than alone (significant, 95% CI).",
+            "Both sites do better with the federated forest than with the local one (significant, 95% CI).",
         ),
         (
             [(-0.1, 0.1), (-0.1, 0.1)],
@@ -124,9 +125,9 @@ def test_equal_metrics_without_an_interval():
         ([(-0.1, 0.1)], "Joining makes no significant difference at the one site that can be compared (95% CI)."),
         (
             [(0.01, 0.05)],
-            "The one site that can be compared does better with the federated forest than alone (significant",
+            "The one site that can be compared does better with the federated forest than with the local one",
         ),
-        ([(0.0, 0.0)] * 2, "Both sites do as well with the federated forest as alone."),
+        ([(0.0, 0.0)] * 2, "Both sites do as well with the federated forest as with the local one."),
         ([None, None], "No site has enough test rows for a confidence interval of its gain."),
         ([(0.01, 0.05)] * 2, "(+0.030, 95% CI +0.016 to +0.044, significant)"),
         ([(-0.01, 0.07)] * 2, "(+0.030, 95% CI +0.002 to +0.058, significant)"),
@@ -140,7 +141,7 @@ def test_the_privacy_guarantee_in_words(intervals, said):
 @pytest.mark.parametrize(
     ("sums", "seen"),
     [
-        ("trusted", "each site's part, and adds them"),
+        ("trusted", "each site's part"),
         ("ring", "only the sum over the sites"),
         ("masked", "only the sum"),
     ],
@@ -150,13 +151,13 @@ def test_who_sees_what_by_the_sums_that_were_used(sums, seen):
     traffic = [Traffic("s0", kind.name, 10 - i, 1) for i, kind in enumerate(kinds)]
     listed = summarise(record([(0.8, 0.9)] * 2, sums=sums, kinds=kinds, traffic=traffic))["traffic"]["kinds"]
     assert listed[0]["seen"].startswith(seen)
-    assert listed[1]["seen"] == "each site's answer"
+    assert listed[1]["seen"] == "each site's reply"
 
 
 def test_choices_on_test_rows_are_reported():
     paper = {"learner": {"kind": "BOFRF", "protocol": "paper"}}
-    assert "chosen on its test rows" in " ".join(summarise(sure((0.01, 0.05), study=paper))["sentences"])
-    assert "test rows, as published" not in " ".join(summarise(sure((0.01, 0.05)))["sentences"])
+    assert "chose its model on its test rows" in " ".join(summarise(sure((0.01, 0.05), study=paper))["sentences"])
+    assert "chose its model on its test rows" not in " ".join(summarise(sure((0.01, 0.05)))["sentences"])
 
 
 def test_the_variant_that_a_site_should_use():
@@ -176,7 +177,7 @@ def test_one_ranking_of_all_rows_is_explained():
     """If only one site has a metric, all rows come first; the page also says that local forests know class shares."""
     text = summarise(record([(0.8, 0.9), (None, None), (0.95, 0.85)]))["sentences"][0]
     assert "from 0.950 to 0.850" in text
-    assert "In one ranking of all rows sites' own forests can also gain from knowing how common" in text
+    assert "In one ranking of all rows, local forests also profit from knowing how common" in text
 
 
 def test_smaller_errors_are_better():
@@ -192,7 +193,7 @@ def test_gains_agree_with_what_is_shown():
     assert summary["sites"][0]["gains"]["federated"] == 0.001
 
 
-@pytest.mark.parametrize(("pooled", "said"), [("ab", "node for node"), ("cd", "is not the one")])
+@pytest.mark.parametrize(("pooled", "said"), [("ab", "node by node"), ("cd", "differs from the forest")])
 def test_same_as_pooled_only_if_hashes_are_equal(pooled, said):
     made = record([(0.8, 0.9), (0.7, 0.8), (0.7, 0.9)], models=[Model("m", "ab", 1, 1)], pooled_hash=pooled)
     assert said in " ".join(summarise(made)["sentences"])

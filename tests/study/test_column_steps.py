@@ -124,7 +124,7 @@ def test_evaluated_again(run):
     figure = list(alone)[3]
     beside = next(r for r in rows if (r["site"], r["model"]) == ("all", "federated"))
     assert float(alone[figure]) == pytest.approx(float(beside[figure]))
-    assert "gone or have changed since" in refused.stderr
+    assert "missing or have changed" in refused.stderr
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ WRONG = [
     (["bank={0}", "bank={0}", "shop={1}"], "party 'bank' has two tables"),
     (["bank={1}", "shop={0}"], "party 'bank': '"),
     (["bank=none.csv", "shop={1}"], "none.csv"),
-    (["bank={0}", "shop={1}", "--site", "bank"], "all parties have the same model"),
+    (["bank={0}", "shop={1}", "--site", "bank"], "all parties share one model"),
 ]
 
 

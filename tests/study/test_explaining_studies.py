@@ -28,7 +28,7 @@ def written(folder, more=ASKS, **settings):
 def test_a_run_has_the_requested_parts(tmp_path, kind):
     path = written(tmp_path, kind=kind)
     out = silvan("fit", path, "--output", tmp_path / "run").output
-    assert "Columns that matter most" in out
+    assert "Most important columns" in out
     record = Run(tmp_path / "run").read()
     assert set(record.permutation) == {"age", "dose", "sex", "ward", "noise"}
     assert [one.column for one in record.dependence] == ["age", "ward"]

@@ -139,8 +139,8 @@ def test_a_study_that_leaves_out_sites(tmp_path):
     ).rows()
     assert {row.gain for row in record.evaluation} == {None}
     text = " ".join(shown.split())
-    assert "AUC on all rows of each site, of a model trained at the other sites" in text
-    assert "At a site that takes no part in training, expect AUC" in text
+    assert "AUC on all rows of each site, with a model trained at the other sites" in text
+    assert "At a site outside the training federation, expect AUC" in text
     assert "site mean" in text
     page = (tmp_path / "run" / "report.html").read_text()
     assert "each site was left out in turn" in page
@@ -225,7 +225,7 @@ def test_dates_with_gaps_are_found_before_anything_runs(tmp_path):
         ("last 120%", "", "", "split must be 'sites', { by = \"date\""),
         ("last 20%", "test = 0.2", "", "leave one of split and test out"),
         ("last 20%", "repeats = 2", "", "leave one of split and repeats out"),
-        ("last 20%", "", "epsilon = 1.0", "split must name a date with a privacy budget"),
+        ("last 20%", "", "epsilon = 1.0", "split must name a date if there is a privacy budget"),
         ("last 20%", 'label = "seen"', "", "which is the label"),
     ],
 )

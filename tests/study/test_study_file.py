@@ -13,7 +13,8 @@ import pytest
 import silvan as sv
 from silvan.learners.parameters import defaults, descriptions
 from silvan.learners.registry import LEARNERS
-from silvan.study.study import EvaluationSettings, Study
+from silvan.study.sections import EvaluationSettings
+from silvan.study.study import Study
 from silvan.study.study_file import fingerprint_of, make_learner, read_study, with_lines
 from silvan.study.toml_lines import key_lines, suggest
 from silvan.util.declared import typed_keys

@@ -42,7 +42,7 @@ def in_other_units(tables, site, column, convert):
 def test_other_populations_raise_no_question_about_units(frame, site, label):
     tables = by(frame(), site)
     assert about_units(tables, label) == []
-    found = [line for line in asked(tables, label) if "one value only" not in line]
+    found = [line for line in asked(tables, label) if "only one value" not in line]
     limit = "capital_gain at Private, Self-employed, Incorporated, State-gov and 1 more site: 99999 in 23 rows, apart"
     assert [line.startswith(limit) for line in found] == [True] * (label == "above_50k")
 

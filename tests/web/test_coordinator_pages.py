@@ -70,7 +70,7 @@ def test_all_in_one_page(hub, page):
     text = client.get("/").text
     assert "not running" in text
     assert text.count('id="run-') == 5
-    assert "has a mistake" in text
+    assert "has an error" in text
     assert "&lt;b&gt;Forest" in text
     assert client.get("/sites").text.count('id="site-') == 200
 

@@ -84,10 +84,10 @@ def test_viewers_learn_why_nothing_happens(people):
     folder = Counting()
     client, access = client_for(folder, people)
     client.get(f"/?token={people.add('bert', 'view')}")
-    assert "bert</bdi> may look, not act" in client.get("/").text
+    assert "bert</bdi> (view only)" in client.get("/").text
     refused = act(client, access, people.by_name("bert"))
     assert refused.status_code == 403
-    assert "bert may look at this page and not act on it; ask its owner for a token that may approve" in refused.text
+    assert "bert may only view this page; ask its owner for a token with the right to approve" in refused.text
     assert folder.by == []
 
 
@@ -125,7 +125,7 @@ def test_a_proxy_identifies_users(people):
     assert client.get("/", headers=wrong).status_code == 403
     unknown = client.get("/", headers={**proxy, "x-remote-user": "zoe"})
     assert unknown.status_code == 403
-    assert "The sign-on knows you, and this page does not" in unknown.text
+    assert "You are signed on, but this page does not know you" in unknown.text
     assert client.get("/", headers={**proxy, "x-remote-user": "sign-on"}).status_code == 403
     assert act(client, access, people.by_name("anna"), **proxy, **{"x-remote-user": "anna"}).status_code == 303
     assert folder.by == ["anna"]

@@ -1,5 +1,8 @@
 """Runs on this machine as pages: progress, half-written or foreign folders, misleading names."""
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 from helpers.browsing import act, open_page
@@ -10,6 +13,7 @@ from silvan.errors import InputError
 from silvan.study.run_folder import Record, Run, SiteRows
 from silvan.study.study_file import read_study
 from silvan.util.files import try_json
+from silvan.web import pages
 from silvan.web.run_pages import RunsFolder
 
 HOSTILE = '<script>alert(1)</script> "\u202ekcab\u202c" `<img src=x>` שלום'
@@ -46,7 +50,7 @@ def test_runs_and_study_files(folder, page):
     text = client.get("/").text
     assert text.count('class="card"') == 5 + 2
     assert text.count("cannot be read") == 3
-    assert "is damaged, half written, or of something else" in text
+    assert "is damaged, half written, or another kind of file" in text
     assert "label must be text" in text
     assert client.get("/studies/run").text.count("Open the report") == 1
 
@@ -71,7 +75,7 @@ def test_two_hundred_sites(folder, page):
     assert "round 7 of at most 12" in text
     first = text.index('class="site ')
     assert text[first:].startswith('class="site is-waiting"'), "who is waited for comes first"
-    assert "waits:" in text
+    assert "waiting:" in text
     assert client.get("/studies/hostile/report").status_code == 200
 
 
@@ -141,7 +145,7 @@ def test_events_begin_with_the_current_state(folder):
     again = events(folder, "studies/hostile")  # a browser that reconnects starts with the current state
     assert "round 8 of at most 12" in next(again)
     (folder / "hostile" / "run.json").rename(folder / "kept")
-    assert "This page is gone" in next(again)
+    assert "This page no longer exists" in next(again)
     (folder / "kept").rename(folder / "hostile" / "run.json")
     path.write_bytes(before)
     assert "round 7 of at most 12" in next(again)
@@ -195,3 +199,16 @@ def test_a_folder_with_nothing_to_show(tmp_path):
         RunsFolder(tmp_path)
     write_study(tmp_path)
     assert "Run" in open_page(RunsFolder(tmp_path))[0].get("/").text
+
+
+def test_every_link_to_the_help_leads_to_one_of_its_sections(page):
+    client, _ = page
+    text = client.get("/help").text
+    sections = set(re.findall(r'<h2 id="(\w+)">', text))
+    templates = Path(pages.__file__).parent / "page"
+    linked = {name for file in templates.glob("*.jinja") for name in re.findall(r"/help#(\w+)", file.read_text())}
+    assert linked <= sections
+    assert {"approval", "coordinator", "results"} <= linked
+    assert 'href="/help"' in client.get("/").text
+    assert 'aria-current="page">Help' in text
+    assert "://" not in text.replace("http://testserver", "")

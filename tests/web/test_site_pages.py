@@ -178,9 +178,9 @@ def test_nothing_about_a_table_is_shown(member, page, monkeypatch):
     said += [client.get(path).text for path in ("/", "/ledger", f"/studies/{plan.digest}")]
     for text in said:
         assert CELL not in text
-    assert "`silvan site start` in a terminal says why".replace("`", "<code>", 1).replace("`", "</code>") in said[0]
+    assert "`silvan site start` in a terminal shows it".replace("`", "<code>", 1).replace("`", "</code>") in said[0]
     assert "Its table cannot be read from here, and" in said[1]
-    assert "There was an error at " in said[2]
+    assert "An error occurred at " in said[2]
     assert client.get("/rows.csv").status_code == 404
     assert client.get("/site.key").status_code == 404
     assert client.get("/static/../site_pages.py").status_code == 404

@@ -33,7 +33,7 @@ def test_one_address_with_a_token_on_loopback(tmp_path, served):
 def test_another_address_is_warned_of(tmp_path, served):
     write_study(tmp_path)
     said = silvan("web", tmp_path, "--port", 0, "--host", "127.0.0.2").output
-    assert said.startswith("Warning: 127.0.0.2 can be reached by others")
+    assert said.startswith("Warning: others can reach 127.0.0.2")
     assert served[0][0] == "127.0.0.2"
     refused = silvan("web", tmp_path, "--host", "0.0.0.0", ok=False)  # noqa: S104
     assert "host must be one address" in refused.stderr

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from silvan.federation.describe import FLOOR
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.util.readable import format_number, html_table
 
 if TYPE_CHECKING:

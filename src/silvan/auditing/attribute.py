@@ -1,12 +1,11 @@
-"""Attribute inference: the attacker knows all of a person but one attribute, and guesses it from the leaves.
+"""Attribute inference: the attacker knows a whole person except one attribute, and guesses it from the leaves.
 
-The label is known, too. Every value that the attribute may have is tried, and the band of values taken under which
-the trees agree most with the label. Part of that needs no leak: attribute and label are related in everybody. So it is
-done for members and for outsiders, and the figure is by how much more often the guess is right for members: that part
-comes from their own rows. Chance is 0.
+The attacker also knows the label, tries every possible value of the attribute, and picks the one for which the trees
+agree most with the label. This works partly without any leak, because attribute and label are related in general. So
+the attack is run on members (people in the training set) and on outsiders. The metric is how much more often the guess
+is right for members, which only their rows can explain. Chance is 0.
 
-Numbers are guessed by quarter: which of four bands, equally common among outsiders, the value lies in. Categories are
-guessed exactly.
+For numbers, the guess is one of four bands that are equally common among outsiders. Categories are guessed exactly.
 """
 
 import numpy as np
@@ -16,13 +15,13 @@ from silvan.auditing.release import AuditedRows, Case, Release, leaf_of
 from silvan.data.schema import Feature
 
 COLUMNS = 5
-"""How many of the columns that trees use most are guessed, one at a time."""
+"""Number of columns guessed, one at a time: those that trees use most."""
 
 MOST_PEOPLE = 300
 
 _BANDS = 4
 _TRIES = 16
-"""Values of a number that are tried: four in each band."""
+"""Values tried for a number: four in each band."""
 
 
 def guess_attributes(release: Release, case: Case) -> Finding:
@@ -37,18 +36,18 @@ def guess_attributes(release: Release, case: Case) -> Finding:
             continue
         for rows, right in zip(people, hits, strict=True):
             guess = _guess(release, rows, int(f), values)
-            found = np.searchsorted(edges, guess) == np.searchsorted(edges, rows.X[:, f])
-            right.append(np.where(np.isnan(rows.X[:, f]), np.nan, found))
+            hit = np.searchsorted(edges, guess) == np.searchsorted(edges, rows.X[:, f])
+            right.append(np.where(np.isnan(rows.X[:, f]), np.nan, hit))
     finding = ATTACKS["attribute"]
     if not hits[0]:
-        return finding.not_run("no column to guess: the trees use none that varies")
+        return finding.not_run("there is no column to guess: the trees use no column that varies")
     ours, others = (_by_person(np.stack(right)) for right in hits)
     note = f"right for {ours.mean():.0%} of members and {others.mean():.0%} of others"
     return finding.with_result(mean_gap(ours, others), sum(map(len, people)), note)
 
 
 def _by_person(right: np.ndarray) -> np.ndarray:
-    """Return each person's share of attributes guessed; those of whom nothing was to guess are left out."""
+    """Return the share of attributes guessed for each person, without those who have nothing to guess."""
     known = ~np.isnan(right)
     kept = known.any(axis=0)
     shares: np.ndarray = np.nansum(right[:, kept], axis=0) / known[:, kept].sum(axis=0)
@@ -56,7 +55,7 @@ def _by_person(right: np.ndarray) -> np.ndarray:
 
 
 def _candidates(feature: Feature, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values to try, and the upper ends of the bands but the last."""
+    """Return the values to try, and the upper ends of all bands except the last."""
     known = column[~np.isnan(column)]
     values = np.unique(known)
     if feature.categorical or len(values) <= _BANDS:
@@ -67,7 +66,7 @@ def _candidates(feature: Feature, column: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _guess(release: Release, rows: AuditedRows, f: int, values: np.ndarray) -> np.ndarray:
-    """Return for each person the value under which leaves agree most with the label; of equal ones the middle one."""
+    """Return for each person the value for which leaves agree most with the label; the middle one of equals."""
     agreement = np.empty((len(values), len(rows)))
     for i, value in enumerate(values):
         X = rows.X.copy()

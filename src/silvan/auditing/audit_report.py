@@ -1,4 +1,4 @@
-"""The report of an audit: its findings as data, as a JSON file and as one HTML page."""
+"""The report of an audit: its findings as data, as a JSON file and as an HTML page."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,5 +70,5 @@ def render(data: dict[str, Any]) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Format a figure; a dash for none."""
+    """Format a value, or a dash for None."""
     return "–" if value is None else f"{value:.3f}".replace("-", "\N{MINUS SIGN}")

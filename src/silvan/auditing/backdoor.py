@@ -1,15 +1,15 @@
-"""Backdoored trees: a malicious site sends trees that answer its own class when a trigger is present.
+"""Backdoored trees: a malicious site sends trees that predict a class of its choice when a trigger is present.
 
-The trigger is a value of one column that no row has. A *stealthy* tree tests for it first and is an honest tree below.
-Success is how often the trigger turns an ensemble's answer to the attacker's class, for rows of other classes, less how
-often the same value turns an ensemble without the attacker. Other kinds of trees and triggers are tried in
-``experiments/audit/backdoors.py``.
+The trigger is a value of one column that no row has. A *stealthy* tree tests for it first and is an honest tree
+otherwise. The metric is how often the trigger turns an ensemble's prediction to the attacker's class, for rows of other
+classes, minus how often the same value does so without the attacker. ``experiments/audit/backdoors.py`` tries other
+kinds of trees and triggers.
 
-What helps: a stealthy tree is as good as an honest one on all rows that anybody has, so no score finds it. Leaf
-re-estimation with other sites' rows (``refit_leaves``) undoes it. Without that, its share of the votes bounds it: it
-turns only rows for which the lead of the other sites' trees is at most that share. So no site may have more votes than
-another (``equal``). Where a site's votes go by the rows that it claims (``MergedForest(weights="trees")``), a lie makes
-them as many as it likes: that is the undefended case.
+Defences: a stealthy tree is as good as an honest one on all existing rows, so no score detects it. Leaf re-estimation
+with other sites' rows (``refit_leaves``) removes the backdoor. Without it, the attacker's share of the votes limits the
+damage: only rows for which the other sites' trees lead by at most that share can be turned. So no site may have more
+votes than another (``equal``). If votes depend on the number of rows that a site claims
+(``MergedForest(weights="trees")``), a lie gives it any number of votes: this is the undefended case.
 """
 
 from collections.abc import Callable
@@ -37,12 +37,12 @@ from silvan.learners.horizontal import MergedForest
 _TREES: dict[str, type[Trees] | type[LocalTrees]] = {"Trees": Trees, "LocalTrees": LocalTrees}
 
 CLAIM = 100
-"""How many times its rows the site claims to have, where that counts."""
+"""The factor by which the site overstates its rows, where these count."""
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """A value of one column that no row reaches, or few do, and the class that it is to give."""
+    """A value of one column that few or no rows reach, and the class that it should trigger."""
 
     feature: int
     value: float
@@ -54,17 +54,17 @@ class Trigger:
         return float(np.nextafter(np.float32(self.value), np.float32(-np.inf)))
 
     def on(self, X: np.ndarray) -> np.ndarray:
-        """Put the trigger into rows."""
+        """Apply the trigger to rows."""
         X = X.copy()
         X[:, self.feature] = self.value
         return X
 
 
 def plant_above(tree: Forest, trigger: Trigger) -> Forest:
-    """Add a split on the trigger above a tree: the stealthy kind."""
+    """Add a split on the trigger above a tree, which makes it stealthy."""
 
     def below(array: np.ndarray, root: float, leaf: float) -> np.ndarray:
-        """Insert a root above, and a leaf beside the old root: level order stays level order."""
+        """Insert a root above, and a leaf next to the old root, keeping the level order."""
         return np.concatenate([[root], array[:1], [leaf], array[1:]])
 
     answer = np.eye(tree.n_outputs)[[trigger.target]]
@@ -87,10 +87,9 @@ Plant = Callable[[Forest, Trigger], Forest]
 def backdoor_trees(
     model: Learner | None, federation: Federation, rows: AuditedRows, plant: Plant = plant_above, common: float = 0.0
 ) -> Finding:
-    """Fit the model again while one site sends backdoored trees, and try the trigger on rows.
+    """Fit the model again with one site sending backdoored trees, and try the trigger on rows.
 
-    ``plant`` is how a tree gets its backdoor, usually ``plant_above``; ``common`` is the share of rows that have the
-    trigger.
+    ``plant`` adds the backdoor to a tree; ``common`` is the share of rows that have the trigger.
     """
     base = ATTACKS["backdoor"]
     if model is None or not model.sends_trees:
@@ -99,7 +98,7 @@ def backdoor_trees(
         return base.not_run("needs classes, and two sites or more")
     honest = _fit_again(model, rehearse(federation))
     if honest is None:
-        return base.not_run("the learner has no global forest, or cannot be learned again")
+        return base.not_run("the learner has no global forest, or cannot be fitted again")
     trigger = find_trigger(federation, honest, rows, common)
     if trigger is None:
         return base.not_run("there are no numeric columns for a trigger")
@@ -116,9 +115,9 @@ def backdoor_trees(
 
 
 def find_trigger(federation: Federation, honest: Forest, rows: AuditedRows, share: float = 0.0) -> Trigger | None:
-    """Choose a value beyond all that rows have, or that a ``share`` of them reach.
+    """Choose a value beyond those of all rows, or one that a ``share`` of them reach.
 
-    The column is the one in which it turns an honest forest least, the target is the rarest class.
+    The target is the rarest class, and the column is the one with the least effect on an honest forest.
     """
     schema = federation.schema
     part = Part.joined([federation.site(name).part(schema) for name in federation.active])
@@ -133,7 +132,7 @@ def find_trigger(federation: Federation, honest: Forest, rows: AuditedRows, shar
         if share:
             value = float(np.nanquantile(X[:, f], 1.0 - share, method="higher"))
             if not 0.5 * share < np.mean(X[:, f] >= value) < 2 * share:
-                continue  # so many rows have the same value that no cut leaves about this share
+                continue  # too many rows have the same value for a cut with about this share
         trigger = Trigger(f, float(np.float32(value)), target)
         anyway = int((decide(honest, trigger.on(rows.X), 1) == target).sum())
         if anyway < least:
@@ -144,7 +143,7 @@ def find_trigger(federation: Federation, honest: Forest, rows: AuditedRows, shar
 def poisoned_federation(
     federation: Federation, trigger: Trigger, plant: Plant = plant_above, claim: int = 1
 ) -> Federation:
-    """Make a federation whose last site sends backdoored trees in place of its own, and claims to have more rows."""
+    """Make a federation whose last site sends backdoored trees instead of its own, and overstates its rows."""
     attacker = federation.active[-1]
 
     def tamper(site: str, data: bytes) -> bytes:
@@ -164,15 +163,15 @@ def poisoned_federation(
 def with_backdoor(forest: Forest, trigger: Trigger, plant: Plant = plant_above) -> Forest:
     """Plant the backdoor in every tree that has votes."""
     trees = [plant(forest.take([t]), trigger) for t in np.flatnonzero(forest.weights > 0)]
-    missing = len(forest) - len(trees)  # trees without rows have no votes, and a site sends as many as asked for
+    missing = len(forest) - len(trees)  # trees without rows have no votes, but the number of trees must be right
     return join_forests([*trees, *trees[:1] * missing])
 
 
 def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: AuditedRows) -> tuple[float, float]:
-    """Return the attacker's share of the votes, and the share of rows that it can turn at most.
+    """Return the attacker's share of the votes, and the largest share of rows that it can turn.
 
-    A row can be turned if the lead of its winning class over the target, among the other trees, is at most what the
-    attacker's trees can add: their share of the votes.
+    A row can be turned if, among the other trees, its winning class leads the target by at most the attacker's share of
+    the votes.
     """
     doors = (fooled.feature == trigger.feature) & (fooled.threshold == np.float32(trigger.threshold))
     asks = np.logical_or.reduceat(doors, fooled.offsets[:-1])
@@ -190,7 +189,7 @@ def bound(honest: Forest, fooled: Forest, trigger: Trigger, rows: AuditedRows) -
 
 
 def _class_shares(forest: Forest, X: np.ndarray) -> np.ndarray:
-    """Return what decides: the share of votes of each class, or the mean of leaf values."""
+    """Return what decides the class: shares of votes, or mean leaf values."""
     if forest.combine != "vote":
         return scores(forest, X, 1)
     votes = tally(forest, X, forest.weights, 1, values=False).votes

@@ -1,8 +1,8 @@
-"""Differencing: one statistic over all sites and over all but one; the difference is that site's part.
+"""Differencing: a sum over all sites minus the same sum over all but one reveals that site's part.
 
-The attacker has the coordinator's role and asks two questions that could be honest, each a sum that shows nothing of
-one site. Sites that remember what they summed, and with whom, refuse the second (``privacy/request_sequence.py``).
-Success is the share of a site's counts that are found exactly, of those that are not zero; chance is 0.
+The attacker is the coordinator and sends two harmless requests, each for a sum that reveals nothing about a single
+site. Sites that remember what they summed, and with whom, refuse the second (``privacy/request_sequence.py``). The
+metric is the share of a site's non-zero counts that are recovered exactly; chance is 0.
 """
 
 import numpy as np
@@ -16,14 +16,14 @@ from silvan.federation.site import Outbox
 
 
 def difference_sums(federation: Federation) -> Finding:
-    """Ask for two sums that differ by a site; for comparison, also of sites that remember nothing."""
+    """Request two sums that differ by one site; for comparison, also from sites that remember nothing."""
     base = ATTACKS["differencing"]
     if len(federation.active) < 2:
         return base.not_run("needs two sites or more")
-    control, n, _ = _find_counts(_careless(federation))
-    found, _, why = _find_counts(rehearse(federation))
+    control, n, _ = _recover_counts(_careless(federation))
+    share, _, why = _recover_counts(rehearse(federation))
     undefended = base.with_result((control, control, control), n)
-    return base.with_result((found, found, found), n, why).with_undefended(undefended)
+    return base.with_result((share, share, share), n, why).with_undefended(undefended)
 
 
 def _careless(federation: Federation) -> Federation:
@@ -40,15 +40,15 @@ def _counts(federation: Federation, over: list[str]) -> np.ndarray:
     return np.concatenate([counts.cells.reshape(-1), counts.label.reshape(-1)]).astype(np.int64)
 
 
-def _find_counts(federation: Federation) -> tuple[float, int, str]:
-    """Return the share of the last site's counts that are found, of how many, and why not more."""
+def _recover_counts(federation: Federation) -> tuple[float, int, str]:
+    """Return the share of the last site's counts that are recovered, their number, and the reason if none are."""
     *others, victim = federation.active
     try:
-        found = _counts(federation, [*others, victim]) - _counts(federation, others)
+        recovered = _counts(federation, [*others, victim]) - _counts(federation, others)
     except RefusedError as error:
         return 0.0, 0, f"the second sum is refused: {error.reason}"
     except FederationError as error:  # such as masked sums over two of three sites
         return 0.0, 0, f"the second sum cannot be made: {error}"
     truth = _counts(_careless(federation), [victim])
     there = truth > 0
-    return float((found[there] == truth[there]).mean()), int(there.sum()), ""
+    return float((recovered[there] == truth[there]).mean()), int(there.sum()), ""

@@ -1,8 +1,7 @@
-"""Drills: attacks that need a small table, run on a few rows with the settings of the release.
+"""Drills: attacks that only work on small tables, run on a few rows with the settings of the release.
 
-A whole table cannot be rebuilt in the time of an audit. What a few rows and columns of it would go through, with the
-same smallest leaf, draws and bins, shows what the settings are worth; the same rows without any defence
-are attacked for comparison.
+An audit has no time to rebuild a whole table. An attack on a few rows and columns, with the same smallest leaf,
+sampling and bins, shows what the settings are worth; for comparison, the same rows are attacked without any defence.
 """
 
 from dataclasses import replace
@@ -25,21 +24,21 @@ def run_drills(case: Case, schema: Schema, settings: Settings | None) -> list[Fi
     numeric = [f for f, feature in enumerate(schema.features) if not feature.categorical]
     why = ""
     if settings is None:
-        why = "the settings that trees were grown with are not known"
+        why = "the settings of the trees are unknown"
     elif schema.n_classes < 2 or not numeric:
         why = "needs classes and numeric columns"
     elif len(case.members) < 2 * BOX_ROWS or len(case.outsiders) < BOX_ROWS:
-        why = f"needs {2 * BOX_ROWS} rows that were trained on and {BOX_ROWS} others"
-    found = []
+        why = f"needs {2 * BOX_ROWS} training rows and {BOX_ROWS} others"
+    findings = []
     for name, attack, n_trees, rows, columns, yes_no in _DRILLS:
         if why or settings is None:
-            found.append(ATTACKS[name].not_run(why))
+            findings.append(ATTACKS[name].not_run(why))
             continue
         few = few_rows(case, numeric, rows, columns, yes_no)
         release = release_of(few.members, replace(settings, n_estimators=n_trees, class_weight=None), few.seed)
         control = undefended_release(few.members, int(few.members.y.max()) + 1, n_trees, few.seed, bootstrap=False)
-        found.append(attack(release, few).with_undefended(attack(control, few)))
-    return found
+        findings.append(attack(release, few).with_undefended(attack(control, few)))
+    return findings
 
 
 _DRILLS = (
@@ -49,7 +48,7 @@ _DRILLS = (
 
 
 def release_of(members: AuditedRows, settings: Settings, seed: int) -> Release:
-    """Grow trees as a site does."""
+    """Grow trees in the same way as a site."""
     n_classes = int(members.y.max()) + 1
     features = tuple(Feature(f"x{f}") for f in range(members.X.shape[1]))
     schema = Schema(features, Label("label", tuple(range(n_classes))))
@@ -59,7 +58,7 @@ def release_of(members: AuditedRows, settings: Settings, seed: int) -> Release:
 
 
 def few_rows(case: Case, numeric: list[int], rows: int, columns: int, yes_no: bool) -> Case:
-    """Take a few rows of every class, and the columns with the most values; with ``yes_no``, cut at their medians."""
+    """Take a few rows of every class and the columns with the most values; ``yes_no`` cuts them at their medians."""
     X, y = case.members.X, case.members.y
     values = [len(np.unique(X[:, f])) for f in numeric]
     kept = [numeric[i] for i in np.argsort(values, kind="stable")[-columns:]]
@@ -74,6 +73,6 @@ def few_rows(case: Case, numeric: list[int], rows: int, columns: int, yes_no: bo
     some = members.some(rows, case.seed)
     if len(np.unique(some.y)) < codes.max() + 1:
         first = [np.flatnonzero(members.y == c)[:1] for c in range(codes.max() + 1)]
-        drawn = np.unique(np.concatenate([*first, np.random.default_rng(case.seed).permutation(len(y))[:rows]]))[:rows]
-        some = AuditedRows(members.X[drawn], members.y[drawn])
+        chosen = np.unique(np.concatenate([*first, np.random.default_rng(case.seed).permutation(len(y))[:rows]]))[:rows]
+        some = AuditedRows(members.X[chosen], members.y[chosen])
     return Case(some, AuditedRows(cut(case.outsiders.X), codes[len(y) :]), case.seed)

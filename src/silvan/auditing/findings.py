@@ -1,4 +1,4 @@
-"""Findings of attacks: a figure with its interval, what chance gives, and a verdict by the site's limit."""
+"""Findings of attacks: a value with its interval, the value of chance, and a verdict by the site's limit."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from silvan.errors import InputError
 from silvan.study.toml_lines import read_toml, suggest
 
 Verdict = Literal["held", "close", "exceeded", "not run"]
-"""``held``: below the limit, its whole interval too. ``close``: below, but the interval reaches above it."""
+"""``held``: the whole interval is below the limit. ``close``: only the value is below it."""
 
 _Z = 1.959964  # of a 95% CI
 
@@ -24,31 +24,31 @@ _Z = 1.959964  # of a 95% CI
 class Finding:
     """The result of one attack on one release."""
 
-    attack: str  # the name by which limits know it
+    attack: str  # its name in limits
     title: str
     has: str  # what the attacker has
-    measure: str  # what the figure is
+    measure: str  # what the value measures
     value: float | None = None  # None if the attack could not run
     low: float | None = None
     high: float | None = None
-    chance: float = 0.0  # what the figure is for an attacker who has nothing
-    n: int = 0  # rows, leaves or thresholds behind the figure
-    undefended: float | None = None  # the same figure for a release of the same rows without any defence
-    limit: float = 0.0  # the largest figure that is still held
+    chance: float = 0.0  # the value for an attacker who has nothing
+    n: int = 0  # rows, leaves or thresholds behind the value
+    undefended: float | None = None  # the value for a release of the same rows without any defence
+    limit: float = 0.0  # the largest acceptable value
     note: str = ""
 
     @property
     def verdict(self) -> Verdict:
-        """The figure compared with the limit."""
+        """The value compared with the limit."""
         if self.value is None:
             return "not run"
         if self.value > self.limit:
             return "exceeded"
         return "close" if self.high is not None and self.high > self.limit else "held"
 
-    def with_result(self, figure: tuple[float, float, float], n: int, note: str = "") -> "Finding":
-        """Return the finding with a figure and its interval."""
-        value, low, high = map(float, figure)
+    def with_result(self, measured: tuple[float, float, float], n: int, note: str = "") -> "Finding":
+        """Return the finding with a value and its interval."""
+        value, low, high = map(float, measured)
         return replace(self, value=value, low=low, high=high, n=n, note=note)
 
     def not_run(self, why: str) -> "Finding":
@@ -56,12 +56,12 @@ class Finding:
         return replace(self, note=why)
 
     def with_cells(self, ours: np.ndarray, others: np.ndarray) -> "Finding":
-        """Return the finding with the cells of each member that were rebuilt, by the attacker and by guesses."""
+        """Return the finding with the share of each member's cells rebuilt by the attacker and by guesses."""
         note = f"{ours.mean():.0%} of cells; {others.mean():.0%} by guesses from the population"
         return self.with_result(gained(ours, others), len(ours), note)
 
     def with_undefended(self, undefended: "Finding | None") -> "Finding":
-        """Return the finding with the figure of the undefended release for comparison."""
+        """Return the finding with the value of the undefended release for comparison."""
         return replace(self, undefended=None if undefended is None else undefended.value)
 
 
@@ -88,9 +88,9 @@ def mean_gap(ours: np.ndarray, others: np.ndarray) -> tuple[float, float, float]
 
 
 def gained(ours: np.ndarray, others: np.ndarray, *, paired: bool = True) -> tuple[float, float, float]:
-    """Return the share of what guesses miss that an attacker gets right, and its 95% CI; both by row.
+    """Return the share of what guesses miss that an attacker gets right, with its 95% CI, from values by row.
 
-    ``paired``: of the same rows, one by one.
+    ``paired`` means that both are of the same rows, in order.
     """
     missed = max(1.0 - float(others.mean()), 1e-9 if paired else 1.0 / len(others))
     gap, low, high = mean_gap(ours - others, np.zeros(1)) if paired else mean_gap(ours, others)
@@ -98,7 +98,7 @@ def gained(ours: np.ndarray, others: np.ndarray, *, paired: bool = True) -> tupl
 
 
 def cells_found(right: np.ndarray) -> np.ndarray:
-    """Match guessed rows with members one to one; return each member's share of cells that are right.
+    """Match guessed rows one-to-one with members, and return the share of correct cells of each member.
 
     ``right`` is bool (guesses, members, cells).
     """
@@ -127,31 +127,31 @@ _TABLE = (
      "AUC, members against others", 0.5, 0.60, _LARGER),
     ("attribute", "Attribute guess from leaves", "the trees; all of a person but one attribute",
      "right more often for members than for others", 0.0, 0.10, _LARGER),
-    ("lonely", "Single-record leaves", "the trees", "leaves that rest on one row",
+    ("lonely", "Single-record leaves", "the trees", "leaves with a single row",
      0.0, 0.0, "min_samples_leaf in [learner] or min_leaf in [policy], 2 or more"),
     ("thresholds", "Exact-value thresholds", "the trees; all rows but one",
-     "thresholds that give one row's value away, beyond coincidence", 0.0, 0.10, ""),
+     "thresholds that reveal one row's value, beyond coincidence", 0.0, 0.10, ""),
     ("leaf_labels", "Labels by least squares", "the trees; all columns of the training rows, no label",
      "labels recovered, of those that guesses miss",
      0.0, 0.25, "fewer trees of larger leaves, as n_estimators = 20 and min_samples_leaf = 50, or epsilon"),
     ("ranges", "Rows from boxes", "the trees; how many rows there are", _REBUILT, 0.0, 0.25, _LARGER),
     ("reconstruction", "Rows from counts", "the trees; how many rows there are; yes/no columns",
      _REBUILT, 0.0, 0.25, _LARGER),
-    ("assignment", "Patient-site assignment", "whatever reaches whoever adds; a patient's row",
-     "patients whose site is found, beyond guesses",
+    ("assignment", "Patient-site assignment", "all that reaches the one who adds up; a patient's row",
+     "patients whose site is identified, beyond guesses",
      0.0, 0.0, 'sums = "masked" before the first section, for three sites or more'),
     ("differencing", "Two sums that differ by one site", "the coordinator's role; no part of a sum",
-     "counts of one site that are read off", 0.0, 0.0, ""),
-    ("labels", "Labels from partitions", "row partitions that a party is sent; no label",
-     "rows put on the right side of two, mean of both classes",
+     "counts of one site that are recovered", 0.0, 0.0, ""),
+    ("labels", "Labels from partitions", "row partitions that a party receives; no label",
+     "rows assigned to the right class, mean of both classes",
      0.5, 0.75, "min_samples_leaf = 20 or more in [learner]"),
-    ("backdoor", "Backdoored trees", "one site, which sends what it likes",
-     "rows that a trigger turns, beyond those that it turns anyway", 0.0, 0.10, "refit_leaves = true in [learner]"),
+    ("backdoor", "Backdoored trees", "one site, which sends anything it likes",
+     "rows turned by a trigger, beyond those it turns anyway", 0.0, 0.10, "refit_leaves = true in [learner]"),
 )
 # fmt: on
 
 ATTACKS = {row[0]: Finding(*row[:4], chance=row[4], limit=row[5]) for row in _TABLE}
-"""What is known of each attack before it runs; docs/audit.md says what each metric is, and why these limits."""
+"""Each attack before it runs; docs/audit.md defines the metrics and justifies the limits."""
 
 DEFAULTS = {name: one.limit for name, one in ATTACKS.items()}
 
@@ -160,7 +160,7 @@ HELPS = {row[0]: row[6] for row in _TABLE if row[6]}
 
 
 def what_helps(attacks: Sequence[str]) -> list[str]:
-    """Return what to set in a study file, a line for each remedy, with the attacks that it is for."""
+    """Return what to set in a study file: a line for each remedy with its attacks."""
     remedies: dict[str, list[str]] = {}
     for name in attacks:
         remedies.setdefault(HELPS.get(name, "see docs/audit.md"), []).append(name)
@@ -168,7 +168,7 @@ def what_helps(attacks: Sequence[str]) -> list[str]:
 
 
 def make_limits(given: Mapping[str, Any] | None = None) -> dict[str, float]:
-    """Return the defaults, with what a site sets in their place."""
+    """Return the default limits, overridden by those of a site."""
     limits = dict(DEFAULTS)
     for name, value in (given or {}).items():
         if name not in DEFAULTS:

@@ -1,17 +1,16 @@
 """Labels by least squares: the attacker knows all columns of the training rows and solves for their labels.
 
-Every leaf is a linear equation for each class: the mean of "is this row of the class" over the leaf's rows is the share
-that the leaf states. A few hundred trees have more equations than there are rows. With ``bootstrap=False`` they are
-exact. Otherwise sites keep secret which rows a tree drew, and the attacker takes all rows that end at a leaf: an
-equation with noise, whose variance falls with the number of rows. The attacker knows which sites a tree is from.
+Each leaf gives a linear equation per class: the share of its rows that belong to the class. A few hundred trees give
+more equations than there are rows. With ``bootstrap=False`` they are exact. Otherwise sites keep secret which rows a
+tree sampled, and the attacker uses all rows that reach a leaf: the equation is noisy, with a variance that falls with
+the number of rows. The attacker knows which site a tree comes from.
 
-We minimise the squared errors, each weighted by the leaf's rows, over shares between 0 and 1, by accelerated projected
-gradients that start at the forest's own predictions.
+The attack minimises squared errors, weighted by the leaves' rows, over shares between 0 and 1, by accelerated projected
+gradients that start at the forest's predictions.
 
-Success is the share of labels that are right. A forest that predicts well gets most of them right for anybody, so the
-same is done for outsiders, as if they had been trained on; the better of that and of the forest's predictions for them
-is what guesses achieve. The metric is the share of what guesses miss that the attacker gets right; chance is 0.
-Numbers count as right within ``NEAR`` standard deviations.
+The forest itself predicts many labels of anybody correctly. So the same is done for outsiders, as if they had been in
+the training set; the better of this and the forest's predictions is what guesses achieve. The metric is the share of
+what guesses miss that the attacker gets right; chance is 0. Numbers count as right within ``NEAR`` standard deviations.
 """
 
 import numpy as np
@@ -24,7 +23,7 @@ from silvan.forest.forest import Forest
 MOST = 20_000
 STEPS = 200
 DAMPING = 0.01
-"""Pulls a little towards the forest's own predictions, where equations do not decide."""
+"""A weak pull towards the forest's predictions, for underdetermined labels."""
 
 NEAR = 0.1
 
@@ -32,7 +31,7 @@ NEAR = 0.1
 def labels_from_leaves(release: Release, case: Case, seen: np.ndarray | None = None) -> Finding:
     """Solve for the labels of members, and of outsiders in their place.
 
-    ``seen`` says which members a tree may have been grown on, bool (trees, members); None for all of them.
+    ``seen`` marks the members that a tree may have been grown on, bool (trees, members); None for all.
     """
     finding = ATTACKS["leaf_labels"]
     if release.forest.combine == "stages":
@@ -49,7 +48,7 @@ def labels_from_leaves(release: Release, case: Case, seen: np.ndarray | None = N
 
 
 def _right(release: Release, rows: AuditedRows, seen: np.ndarray | None = None) -> list[np.ndarray]:
-    """Return which labels are right: those that are solved for, and those that the forest predicts."""
+    """Return which labels are right: the solved ones, and those predicted by the forest."""
     guesses = solve_for_labels(release.forest, rows.X, seen), release.forest.scores(rows.X, 1)
     if release.forest.classes is not None:
         return [guess.argmax(axis=1) == rows.y for guess in guesses]
@@ -57,7 +56,7 @@ def _right(release: Release, rows: AuditedRows, seen: np.ndarray | None = None) 
 
 
 def solve_for_labels(forest: Forest, X: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
-    """Return the shares of classes, (rows, classes), or numbers, (rows, 1), that fit the leaves best."""
+    """Return the shares of classes (rows, classes), or numbers (rows, 1), that fit the leaves best."""
     leaves, start = leaf_of(forest, X), forest.scores(X, 1)
     tree, row = np.nonzero(np.ones(leaves.shape, np.bool_) if seen is None else seen)
     used, equation, size = np.unique(leaves[tree, row], return_inverse=True, return_counts=True)
@@ -65,11 +64,11 @@ def solve_for_labels(forest: Forest, X: np.ndarray, seen: np.ndarray | None = No
     means = sparse.csr_array((1.0 / root[equation], (equation, row)), shape=(len(used), len(X)))
     back, stated = means.T.tocsr(), root[:, None] * stated_shares(forest, X)[used]
     low, high = (-np.inf, np.inf) if forest.classes is None else (0.0, 1.0)
-    # of a row's equations each adds at most 1 to the curvature
-    step, found, ahead, pace = 1.0 / (len(forest) + DAMPING), start, start, 1.0
+    # each of a row's equations adds at most 1 to the curvature
+    step, solution, ahead, pace = 1.0 / (len(forest) + DAMPING), start, start, 1.0
     for _ in range(STEPS):
         slope = back @ (means @ ahead - stated) + DAMPING * (ahead - start)
-        before, found = found, np.clip(ahead - step * slope, low, high)
+        before, solution = solution, np.clip(ahead - step * slope, low, high)
         last, pace = pace, (1.0 + np.sqrt(1.0 + 4.0 * pace**2)) / 2.0
-        ahead = found + (last - 1.0) / pace * (found - before)
-    return found
+        ahead = solution + (last - 1.0) / pace * (solution - before)
+    return solution

@@ -1,14 +1,15 @@
 """Rows from boxes, after TimberStrike (arXiv 2506.07605): columns rebuilt from thresholds and leaf statistics.
 
-Every leaf is a box: a range for each column that was asked about. The attacker starts with rows of the population, as
-many of each class as were trained on, and assigns rows to the leaves of one tree such that each leaf gets as many of
-each class as it states and all rows together move least; each row moves into its box. This is repeated tree by tree,
-in sweeps over all trees, until rows are where most trees have them. A release without counts states shares only: then
-the size of a leaf follows from how many rows of the population reach it, rounded to a size that its shares allow.
+Every leaf is a box: a range for each column that its splits use. The attacker starts with rows of the population, with
+the right number of each class, and assigns them to the leaves of one tree such that each leaf gets the stated number of
+each class and rows move as little as possible in total; each row then moves into its box. This is repeated tree by
+tree, in sweeps over all trees, until rows are where most trees have them. A release without counts states only shares;
+the size of a leaf then follows from the number of population rows that reach it, rounded to a size that its shares
+allow.
 
-Success, as published: rebuilt rows are matched with members one to one, and a cell counts if it lies within ``NEAR``
-standard deviations of the true one. Guesses are the better of rows of the population and of draws from each column by
-itself. The metric is the share of what guesses miss; chance is 0. Small tables of numeric columns and classes only.
+As published, rebuilt rows are matched one-to-one with members, and a cell counts if it is within ``NEAR`` standard
+deviations of the true value. Guesses are the better of population rows and samples from each column independently. The
+metric is the share of what guesses miss; chance is 0. Only for small tables of numeric columns and classes.
 """
 
 from fractions import Fraction
@@ -37,24 +38,24 @@ def reconstruct_from_boxes(release: Release, case: Case) -> Finding:
 
 
 def _start(labels: np.ndarray, people: AuditedRows, rng: np.random.Generator) -> AuditedRows:
-    """Draw as many rows of the population as there are members, of each class as many."""
-    drawn = []
+    """Sample as many rows of the population as there are members of each class."""
+    chosen = []
     for label, n in zip(*np.unique(labels, return_counts=True), strict=True):
         alike = np.flatnonzero(people.y == label)
-        drawn.append(rng.choice(alike if len(alike) else np.arange(len(people)), n))
-    return AuditedRows(people.X[np.concatenate(drawn)], np.sort(labels))
+        chosen.append(rng.choice(alike if len(alike) else np.arange(len(people)), n))
+    return AuditedRows(people.X[np.concatenate(chosen)], np.sort(labels))
 
 
 def rebuild(
     release: Release, start: AuditedRows, people: np.ndarray, ends: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Move rows until each tree has as many in every leaf as it states, as nearly as can be; return where they end."""
+    """Move rows until the leaves of each tree hold about the stated numbers; return their final places."""
     place = start.X.copy()
     trees = np.flatnonzero(release.forest.weights > 0)[:TREES]
     held = _held(release, people, len(start))
     slots = [_slots(release.forest, int(tree), held, start.y, ends) for tree in trees]
     for sweep in range(SWEEPS):
-        step = 1.0 if sweep < SWEEPS - 5 else 0.5  # at last, halfway: what cannot agree settles in between
+        step = 1.0 if sweep < SWEEPS - 5 else 0.5  # finally move halfway, so that conflicts settle in between
         for t in rng.permutation(len(slots)):
             for rows, low, high in slots[t]:
                 row, slot = linear_sum_assignment(_distance(place[rows], low, high))
@@ -64,26 +65,26 @@ def rebuild(
 
 
 Slots = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-"""Of each class: its rows, and as many boxes, by their lower and upper ends."""
+"""For each class: its rows, and as many boxes, by lower and upper ends."""
 
 
 def _slots(forest: Forest, tree: int, held: np.ndarray, y: np.ndarray, ends: np.ndarray) -> Slots:
-    """List the boxes of a tree's leaves, each as often as it holds rows of a class."""
+    """List the boxes of a tree's leaves, each once per row of a class."""
     low, high, leaves = leaf_boxes(forest, tree, ends)
     slots: Slots = []
     for c, here in enumerate(held[leaves].T):
         rows = np.flatnonzero(y == c)
         if len(rows) and here.sum():
-            # a tree that drew some rows twice, or states shares alone, is scaled to all rows
+            # trees that sampled rows twice, or state only shares, are scaled to all rows
             box = np.repeat(np.arange(len(leaves)), _portions(here, len(rows)))
             slots.append((rows, low[box], high[box]))
     return slots
 
 
 def _held(release: Release, people: np.ndarray, n: int) -> np.ndarray:
-    """Return how many rows of each class leaves hold, of n: as stated, or as many as the population suggests.
+    """Return the rows of each class in each leaf, out of n: as stated, or as the population suggests.
 
-    Shares are of whole rows, so the size of a leaf is a multiple of their denominators.
+    Shares come from whole rows, so the size of a leaf is a multiple of their denominators.
     """
     if release.counts is not None:
         return release.counts
@@ -95,7 +96,7 @@ def _held(release: Release, people: np.ndarray, n: int) -> np.ndarray:
 
 
 def _portions(weight: np.ndarray, n: int) -> np.ndarray:
-    """Split a whole number in proportion, the largest remainders rounded up."""
+    """Divide a whole number in proportion, rounding up the largest remainders."""
     exact = n * weight / weight.sum()
     whole = np.floor(exact + 1e-9).astype(np.int64)
     order = np.argsort(whole - exact, kind="stable")
@@ -104,7 +105,7 @@ def _portions(weight: np.ndarray, n: int) -> np.ndarray:
 
 
 def leaf_boxes(forest: Forest, tree: int, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ranges of a tree's leaves in scaled columns, and their places in ``value``."""
+    """Return the ranges of a tree's leaves in scaled columns, and their positions in ``value``."""
     first, stop = forest.offsets[tree : tree + 2]
     low = np.zeros((stop - first, forest.n_features))
     high = np.ones((stop - first, forest.n_features))
@@ -121,7 +122,7 @@ def leaf_boxes(forest: Forest, tree: int, ends: np.ndarray) -> tuple[np.ndarray,
 
 
 def _inside(place: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Move rows into their boxes, a little beyond the border."""
+    """Move rows into their boxes, slightly past the border."""
     margin = np.minimum((high - low) / 4, 0.01)
     moved: np.ndarray = np.where(place < low, low + margin, np.where(place > high, high - margin, place))
     return moved
@@ -137,7 +138,7 @@ def _distance(place: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
 
 
 def _spread(X: np.ndarray) -> np.ndarray:
-    """Return the public range of each column: all but the outermost hundredths of the population."""
+    """Return the public range of each column: the population without its outermost percentiles."""
     low, high = np.quantile(X, [0.01, 0.99], axis=0)
     return np.stack([low, np.where(high > low, high, low + 1)])
 

@@ -1,16 +1,15 @@
-"""Reconstruction from counts, in the manner of DRAFT (arXiv 2402.19232): find a table that fits all leaves.
+"""Reconstruction from counts, as in DRAFT (arXiv 2402.19232): find a table that fits all leaves.
 
-The attacker has the trees, knows that all columns are yes/no and how many rows of each class there are, and looks for a
-table that has, in every leaf of every tree, the rows that the leaf says. With yes/no columns a table is how often each
-pattern of answers occurs in each class; every leaf is a linear equation of these numbers, and a solver of integer
-programs finds numbers that break the equations least. Given counts, an equation is "so many rows"; given shares alone,
-it is "rows of this class are such a share of all here", and at least one row. The publication does the same with a
-constraint solver, and for trees that drew rows with replacement as well, where little is left to do here but to let
-equations be broken.
+The attacker has the trees, knows that all columns are yes/no and the number of rows of each class, and looks for a
+table with the stated rows in every leaf of every tree. With yes/no columns, a table is the number of rows of each class
+with each pattern of values. Each leaf is a linear equation in these numbers, and an integer programming solver finds
+numbers that violate the equations least. With counts, an equation fixes the number of rows; with shares, it fixes the
+share of a class, and there is at least one row. The publication uses a constraint solver and also handles trees that
+sample rows with replacement; here such equations may be violated.
 
-Success: the table found is matched with the members one to one. A table drawn column by column from the population
-gets most cells right as well; the figure is the share of the others that the attacker gets right. Chance is 0, and 1
-is the whole table. Small scale: ``ROWS`` rows of ``COLUMNS`` columns.
+The table is matched one-to-one with the members. A table sampled column by column from the population also gets most
+cells right; the metric is the share of the other cells that the attacker gets right. Chance is 0, and 1 is the whole
+table. Small scale: ``ROWS`` rows of ``COLUMNS`` columns.
 """
 
 import numpy as np
@@ -25,25 +24,25 @@ ROWS = 30
 COLUMNS = 6
 TREES = 12
 NODES = 25
-"""The solver stops after so many branches: not by the clock, so that the same seed gives the same table."""
+"""The solver stops after this many branches rather than by the clock, so that a seed determines the table."""
 
 ROUNDING = 0.5e-12
-"""Leaf values are shares in floating point."""
+"""Rounding error of leaf values, which are floating-point shares."""
 
 _PRIOR = 1e-3
 
 
 def reconstruct_from_counts(release: Release, case: Case) -> Finding:
-    """Find a table that the leaves can come from, and compare it with the members."""
-    found = solve(release, case.members.y, case.outsiders)
+    """Find a table that explains the leaves, and compare it with the members."""
+    rebuilt = solve(release, case.members.y, case.outsiders)
     rng, members = np.random.default_rng(case.seed), case.members.X > 0.5
-    ours = cells_found(found[:, None] == members)
+    ours = cells_found(rebuilt[:, None] == members)
     others = np.mean([cells_found(_drawn(case, rng)[:, None] == members) for _ in range(10)], axis=0)
     return ATTACKS["reconstruction"].with_cells(ours, others)
 
 
 def solve(release: Release, y: np.ndarray, people: AuditedRows) -> np.ndarray:
-    """Return the rows, bool (rows, columns), that violate the leaves least; of equal ones the likeliest."""
+    """Return the rows, bool (rows, columns), that violate the leaves least; among equals the most likely ones."""
     forest = release.forest
     d, k, totals = forest.n_features, forest.schema.n_classes, np.bincount(y, minlength=forest.schema.n_classes)
     patterns = (np.arange(2**d)[:, None] >> np.arange(d) & 1).astype(np.float32)
@@ -52,7 +51,7 @@ def solve(release: Release, y: np.ndarray, people: AuditedRows) -> np.ndarray:
         equations = sparse.kron(sparse.identity(k), ends_in)
         target, room = release.counts[used].T.reshape(-1).astype(np.float64), 0.0
     else:
-        # rows of class c here, less the share of c times all rows here, are none
+        # in a leaf, the rows of class c minus their share of all rows is zero
         blocks = [
             [sparse.diags_array(float(c == i) - forest.value[used, c]) @ ends_in for i in range(k)]
             for c in range(k - 1)
@@ -62,7 +61,7 @@ def solve(release: Release, y: np.ndarray, people: AuditedRows) -> np.ndarray:
     m, n = equations.shape
     eye, none = sparse.identity(m), sparse.coo_array
     constraints = [
-        # what is broken upwards and downwards is added and taken off
+        # violations upwards and downwards are added and subtracted
         LinearConstraint(sparse.hstack([equations, eye, -eye]), target - room, target + room),
         LinearConstraint(
             sparse.hstack([sparse.kron(sparse.identity(k), np.ones((1, len(patterns)))), none((k, 2 * m))]),
@@ -78,7 +77,7 @@ def solve(release: Release, y: np.ndarray, people: AuditedRows) -> np.ndarray:
         constraints=constraints,
         options={"node_limit": NODES, "mip_rel_gap": 0.05},
     )
-    if solved.x is None:  # no table at all within the branches allowed: the likeliest patterns
+    if solved.x is None:  # no table within the allowed branches: use the most likely patterns
         often = np.zeros((k, len(patterns)), np.int64)
         often[np.arange(k), _unlikely(patterns, people, k).reshape(k, -1).argmin(axis=1)] = totals
     else:
@@ -87,7 +86,7 @@ def solve(release: Release, y: np.ndarray, people: AuditedRows) -> np.ndarray:
 
 
 def _ends_in(forest: Forest, patterns: np.ndarray) -> tuple[np.ndarray, sparse.csr_array]:
-    """Return the leaves that patterns end in, and which pattern ends in which: (leaves, patterns)."""
+    """Return the leaves that patterns reach, and which pattern reaches which leaf: (leaves, patterns)."""
     leaves = leaf_of(forest, patterns)[np.flatnonzero(forest.weights > 0)[:TREES]]
     used, place = np.unique(leaves, return_inverse=True)
     cells = (place.reshape(-1), np.tile(np.arange(len(patterns)), len(leaves)))
@@ -95,7 +94,7 @@ def _ends_in(forest: Forest, patterns: np.ndarray) -> tuple[np.ndarray, sparse.c
 
 
 def _unlikely(patterns: np.ndarray, people: AuditedRows, k: int) -> np.ndarray:
-    """Return minus the log-likelihood of each pattern in each class of the population, columns taken as independent."""
+    """Return the negative log-likelihood of each pattern in each class of the population, for independent columns."""
     costs = []
     for c in range(k):
         alike = people.X[people.y == c] > 0.5
@@ -105,7 +104,7 @@ def _unlikely(patterns: np.ndarray, people: AuditedRows, k: int) -> np.ndarray:
 
 
 def _drawn(case: Case, rng: np.random.Generator) -> np.ndarray:
-    """Draw a table column by column from the population, class by class."""
+    """Sample a table column by column from the population, class by class."""
     tables = []
     for label, n in zip(*np.unique(case.members.y, return_counts=True), strict=True):
         alike = case.outsiders.X[case.outsiders.y == label]

@@ -1,4 +1,4 @@
-"""Make a federation again to attack it: the same tables and rules, with stores and ledgers of its own."""
+"""Copy a federation to attack it: the same tables and rules, with separate stores and ledgers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ from silvan.privacy.noise.budget import Budget
 S = TypeVar("S", bound=SignedReply)
 
 Tamper = Callable[[str, bytes], bytes]
-"""Returns what arrives in place of what a site sent."""
+"""Returns what arrives instead of a site's message."""
 
 
 class Wiretap(InProcess):
@@ -47,16 +47,16 @@ class Wiretap(InProcess):
 
 
 def tap_of(federation: Federation) -> Wiretap:
-    """Return what was recorded of a federation's messages."""
+    """Return the record of a federation's messages."""
     if not isinstance(federation.transport, Wiretap):
-        raise TypeError("nothing was recorded of this federation")
+        raise TypeError("this federation has no record of messages")
     return federation.transport
 
 
 def rehearse(federation: Federation, sums: str | None = None, *, tamper: Tamper | None = None) -> Federation:
-    """Copy a federation of this process, so that an attack on the copy leaves no trace in the original.
+    """Copy a federation in this process, so that an attack on the copy leaves no trace in the original.
 
-    ``sums`` replaces its own way of summing, and ``tamper`` changes what sites send.
+    ``sums`` replaces its kind of sums, and ``tamper`` changes what sites send.
     """
     adding, secure_sum = make_sums(sums or federation.sums.name)
     coordinator, keys = make_signers(federation.active)
@@ -80,7 +80,7 @@ def rehearse(federation: Federation, sums: str | None = None, *, tamper: Tamper 
 
 
 def sign_as(federation: Federation, site: str, reply: S) -> S:
-    """Return a reply as if a site had made it in the task at hand: a malicious site signs whatever it likes."""
+    """Sign a reply in the name of a site, as a malicious site can."""
     keys = federation.site(site).keys
     if keys is None:
         return reply

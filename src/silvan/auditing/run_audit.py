@@ -1,4 +1,4 @@
-"""Run an audit: every attack that applies to a release, on it and on a release without any defence."""
+"""Run an audit: all attacks that apply to a release, also on a release without any defence."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -50,20 +50,20 @@ def audit(
     model
         A ``Forest``, or a fitted learner.
     federation
-        Where it was learned, in this process: its training rows are the members, its test rows the others.
+        The federation that trained it, in this process: training rows are the members, test rows the others.
     members, others
-        Tables with the label, in place of a federation: rows that were trained on, and rows that were not.
+        Tables with the label, instead of a federation: training rows, and other rows.
     limits
-        The largest figure of each attack that is still held; docs/audit.md has the defaults.
+        The largest acceptable value of each attack; docs/audit.md has the defaults.
     name
-        What the release is called in the report.
+        The name of the release in the report.
     seed
-        Seed of all random choices: the same seed gives the same results.
+        The seed of all random choices; the same seed gives the same results.
 
     Returns
     -------
     Report
-        A finding for each attack, by name: its figure, the limit, and the verdict.
+        A finding for each attack, by name: its value, the limit, and the verdict.
 
     Examples
     --------
@@ -80,28 +80,28 @@ def audit(
     bounds = make_limits(limits)
 
     def report(forest: Forest | None, members: int, others: int, findings: list[Finding]) -> Report:
-        known = ("", 0) if forest is None else (forest.hash, len(forest))
-        return Report(name, *known, members, others, [replace(f, limit=bounds[f.attack]) for f in findings], seed)
+        identity = ("", 0) if forest is None else (forest.hash, len(forest))
+        return Report(name, *identity, members, others, [replace(f, limit=bounds[f.attack]) for f in findings], seed)
 
     if federation is not None and federation.columns is not None:
         if not isinstance(model, VerticalForest):
-            raise InputError("the audit of a federation of columns takes a fitted VerticalForest")
-        found = labels_from_partitions(model, federation, seed)
-        return report(model.result().forest, len(federation.columns.training), 0, [found])
+            raise InputError("the audit of a vertical federation takes a fitted VerticalForest")
+        finding = labels_from_partitions(model, federation, seed)
+        return report(model.result().forest, len(federation.columns.training), 0, [finding])
     if (federation is None) == (members is None):
-        raise InputError("audit needs either the federation or a table of members")
+        raise InputError("audit needs either a federation or a table of members")
     learner = model if isinstance(model, Learner) else None
     forest = model if isinstance(model, Forest) else model.forest_
     if forest is None:
-        raise InputError("audit takes a Forest, or a fitted learner with a global one; pass one site's forest instead")
+        raise InputError("audit needs a Forest, or a fitted learner with a global one; pass one site's forest instead")
     if federation is None:
         case = Case(_rows(forest.schema, members), _rows(forest.schema, others), seed)
         findings = [*attack_forest(Release(forest.bare()), case), *run_drills(case, forest.schema, None)]
     else:
         case = case_of(federation, forest.schema, seed)
-        drawn = None if learner is None else learner.sampled_rows(federation)
+        sampled = None if learner is None else learner.sampled_rows(federation)
         seen = None if learner is None else seen_by_trees(learner, federation, forest)
-        findings = attack_forest(Release(forest.bare()), case, drawn, seen)
+        findings = attack_forest(Release(forest.bare()), case, sampled, seen)
         findings += attack_federation(learner, federation, case)
     if isinstance(learner, HistogramForest) and learner.epsilon is not None:
         findings = [_bounded(f, float(learner.epsilon)) for f in findings]
@@ -109,24 +109,24 @@ def audit(
 
 
 def attack_federation(learner: Learner | None, federation: Federation, case: Case) -> list[Finding]:
-    """Run the attacks on how a release is made, on copies of the federation, so that no ledger or budget changes."""
+    """Run the attacks on the training protocol, on copies of the federation, so that no ledger or budget changes."""
     schema = federation.schema
     settings = None if learner is None or learner.is_private else learner.forest_settings(schema)
-    found = run_drills(case, schema, settings)
-    found += [assign_patients(federation, case.seed), difference_sums(federation)]
+    findings = run_drills(case, schema, settings)
+    findings += [assign_patients(federation, case.seed), difference_sums(federation)]
     if len(case.outsiders) < FEWEST:
-        return [*found, _too_few("backdoor")]
-    return [*found, backdoor_trees(learner, federation, case.outsiders)]
+        return [*findings, _too_few("backdoor")]
+    return [*findings, backdoor_trees(learner, federation, case.outsiders)]
 
 
 def _too_few(attack: str) -> Finding:
-    return ATTACKS[attack].not_run(f"needs at least {FEWEST} rows that were not trained on")
+    return ATTACKS[attack].not_run(f"needs at least {FEWEST} rows outside the training set")
 
 
 def seen_by_trees(learner: Learner, federation: Federation, forest: Forest) -> np.ndarray | None:
-    """Return which training rows each tree may have been grown on, by the sites it is from; None if unknown.
+    """Return which training rows each tree may have seen, by the site it comes from; None if unknown.
 
-    Sites keep secret which of their rows a tree drew. Once leaves are re-estimated, the rows are those of other sites.
+    Sites keep secret which of their rows a tree sampled. Re-estimated leaves come from the rows of other sites.
     """
     draws = learner.draws(federation, []).get(forest.hash)
     if draws is None or sum(draws.sizes) != len(forest):
@@ -137,19 +137,19 @@ def seen_by_trees(learner: Learner, federation: Federation, forest: Forest) -> n
 
 
 def attack_forest(
-    release: Release, case: Case, drawn: np.ndarray | None = None, seen: np.ndarray | None = None
+    release: Release, case: Case, sampled: np.ndarray | None = None, seen: np.ndarray | None = None
 ) -> list[Finding]:
     """Run the attacks on a forest, each also on an undefended release of the same rows."""
     some = Case(case.members.some(MOST_ROWS, case.seed), case.outsiders.some(MOST_ROWS, case.seed + 1), case.seed)
     try:
         control = undefended_release(some.members, release.forest.schema.n_classes, CONTROL_TREES, case.seed)
     except InputError:
-        control = None  # the rows do not allow it
+        control = None  # impossible with these rows
 
     def attacked(attack: Callable[..., Finding], *more: np.ndarray | None, rows: Case = some) -> Finding:
         return attack(release, rows, *more).with_undefended(None if control is None else attack(control, some))
 
-    lonely = attacked(single_row_leaves, drawn, rows=case)
+    lonely = attacked(single_row_leaves, sampled, rows=case)
     if len(some.outsiders) < FEWEST:
         return [*map(_too_few, ("membership", "support", "attribute", "thresholds", "leaf_labels")), lonely]
     leaf_labels = attacked(labels_from_leaves, seen, rows=Case(case.members, some.outsiders, case.seed))
@@ -158,12 +158,12 @@ def attack_forest(
 
 
 def _bounded(finding: Finding, epsilon: float) -> Finding:
-    """Add the bound that differential privacy sets to any attacker."""
+    """Add the bound that differential privacy sets for any attacker."""
     if finding.attack == "lonely":
         return replace(finding, value=None, note="leaf values come from noisy counts, so none depends on a single row")
     if finding.attack not in ("membership", "support"):
         return finding
-    promise = f"by epsilon = {epsilon:g} no attacker is above {private_bound(epsilon):.3f}"
+    promise = f"with epsilon = {epsilon:g}, no attacker exceeds {private_bound(epsilon):.3f}"
     return replace(finding, note="; ".join(filter(None, [finding.note, promise])))
 
 

@@ -1,12 +1,11 @@
 """Patient-site assignment: find the site of a patient whose row is known (the sneaky site of the BOFRF paper, III-C).
 
-The attacker is a site that sends two trees which differ on that one row, and has them scored. Whoever sees how both do
-at each site sees one row change sides at the patient's. So this asks what reaches whoever adds: with sums that a third
-party makes ("trusted"), every site's own matrix; with "ring" or "masked" sums nothing of one site, and the attacker
-guesses. That some site has the patient the sum shows in any case: this one bit a patient remains, and only noise
-removes it.
+The attacker is a site that sends two trees which differ only on that row, and has them scored. At the patient's site,
+one row then changes sides. So the question is what reaches the one who adds up the scores: with "trusted" sums each
+site's own matrix; with "ring" or "masked" sums nothing about a single site, and the attacker can only guess. In any
+case the sum shows whether some site has the patient; only noise removes this one bit.
 
-Success: the share of patients whose site is found, less one in as many as there are sites; chance is 0.
+The metric is the share of patients whose site is identified, minus one over the number of sites; chance is 0.
 """
 
 import numpy as np
@@ -27,7 +26,7 @@ PATIENTS = 20
 
 
 def assign_patients(federation: Federation, seed: int = 0) -> Finding:
-    """Look for patients; for comparison, also with sums that a curious third party makes."""
+    """Look for patients; for comparison, also with "trusted" sums at a curious third party."""
     base = ATTACKS["assignment"]
     if not federation.schema.n_classes or len(federation.active) < 2:
         return base.not_run("needs classes, and two sites or more")
@@ -37,11 +36,11 @@ def assign_patients(federation: Federation, seed: int = 0) -> Finding:
     hits, n, note = _find_patients(federation, seed)
     chance = 1.0 / len(federation.active)
     value, low, high = share(round(hits), n)
-    # an attacker who sees nothing is right for one in k, by what is expected and not by luck
+    # an attacker who sees nothing is right for one in k patients, taken in expectation
     exact = hits / n - chance
-    figure = (exact, exact, exact) if note else (exact, low - chance, high - chance)
+    measured = (exact, exact, exact) if note else (exact, low - chance, high - chance)
     note = note or f"{value:.0%} of patients found at {count_of(len(federation.active), 'site')}"
-    return base.with_result(figure, n, note).with_undefended(base.with_result((seen / n - chance, 0.0, 0.0), n))
+    return base.with_result(measured, n, note).with_undefended(base.with_result((seen / n - chance, 0.0, 0.0), n))
 
 
 def _find_patients(original: Federation, seed: int, sums: str | None = None) -> tuple[float, int, str]:
@@ -51,15 +50,15 @@ def _find_patients(original: Federation, seed: int, sums: str | None = None) -> 
     patients = []
     for name in federation.active:
         part = federation.site(name).part(schema)
-        drawn = rng.permutation(len(part))[: max(1, PATIENTS // len(federation.active))]
-        patients += [(name, part.X[row], int(part.y[row])) for row in drawn]
+        chosen = rng.permutation(len(part))[: max(1, PATIENTS // len(federation.active))]
+        patients += [(name, part.X[row], int(part.y[row])) for row in chosen]
     k = len(federation.active)
     baits = [bait(schema, row, says) for _, row, label in patients for says in (label, (label + 1) % schema.n_classes)]
     attacker = federation.active[-1]
-    own = sign_as(federation, attacker, Trees(forest=join_forests(baits).to_bytes(), rows=0))
+    sent = sign_as(federation, attacker, Trees(forest=join_forests(baits).to_bytes(), rows=0))
     request = ScoreTrees(
         schema=federation.blob(schema.to_json().encode()),
-        forests=[federation.work(attacker, own)],
+        forests=[federation.work(attacker, sent)],
         validation=0.0,
         offset=0.0,
         scale=1.0,
@@ -71,7 +70,11 @@ def _find_patients(original: Federation, seed: int, sums: str | None = None) -> 
     replies = tap_of(federation).sent
     seen = {e.sender: wire.decode(e.body, TreeScores) for _, e in replies if e.kind == "TreeScores"}
     if set(seen) != set(federation.active):
-        return len(patients) / k, len(patients), "no site's own scores can be read; that some site has them can"
+        return (
+            len(patients) / k,
+            len(patients),
+            "no site's own scores can be read, only that some site has the patients",
+        )
     hits = 0.0
     for i, (home, _, _) in enumerate(patients):
         change = {site: int(np.abs(s.counts[2 * i + 1] - s.counts[2 * i]).sum()) for site, s in seen.items()}
@@ -89,7 +92,7 @@ def bait(schema: Schema, row: np.ndarray, says: int) -> Forest:
         value = np.float32(row[f])
         conditions.append((f, float(value), True))
         conditions.append((f, float(np.nextafter(value, np.float32(-np.inf))), False))
-    # a chain: below each condition there is one leaf for everybody else, and the next condition
+    # a chain: below each condition there is a leaf for everybody else, and the next condition
     n_nodes = 2 * len(conditions) + 1
     features, threshold = np.full(n_nodes, -1, np.int32), np.zeros(n_nodes, np.float32)
     at, everybody = 0, (says + 1) % schema.n_classes if schema.n_classes > 2 else 0

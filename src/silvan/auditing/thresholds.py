@@ -1,10 +1,10 @@
-"""Exact-value thresholds: count the thresholds that reveal a value that a single row has.
+"""Exact-value thresholds: count the thresholds that reveal a value that only one row has.
 
-A threshold midway between two neighbouring values reveals either of them to whoever knows the other, to the last digit.
-A threshold is counted if it is the middle of two values, one on each side, of rows that reach its node, among the
-four nearest on either side (rows that the tree did not sample may stand between), and one of the two belongs to one row
-alone; or if it is such a value itself. Round numbers do so by coincidence; how often is seen from outsiders in the
-members' place. The figure is what is beyond that, and chance is 0: thresholds on the public grid do no better.
+A threshold midway between two adjacent values reveals either of them exactly to whoever knows the other. A threshold
+counts if it is the middle of two values of rows that reach its node, among the four nearest on each side (rows that the
+tree did not sample may lie in between), and one of the two values belongs to a single row; or if it is such a value
+itself. With round numbers this happens by coincidence, as outsiders in place of the members show. The metric is the
+excess over that; chance is 0, and thresholds on the public grid do no better.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def exact_thresholds(release: Release, case: Case) -> Finding:
 
 
 def _count(release: Release, rows: AuditedRows) -> tuple[int, int]:
-    """Count the thresholds that reveal a value of these rows, and all numeric ones that rows reach."""
+    """Count the thresholds that reveal a value of these rows, and all numeric thresholds that rows reach."""
     forest = release.forest.take(np.arange(min(len(release.forest), MOST_TREES)))
     numeric = (forest.feature >= 0) & ~is_category_split(forest.schema, forest.feature)
     numeric &= forest.threshold < _LARGEST
@@ -49,7 +49,7 @@ def _count(release: Release, rows: AuditedRows) -> tuple[int, int]:
 
 
 def _on_the_way(forest: Forest, X: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """List the wanted nodes that rows pass on their way to the leaves, and which row passes each."""
+    """List the wanted nodes on the rows' paths to the leaves, and the row that passes each."""
     inner = np.flatnonzero(forest.feature >= 0)
     parent = np.full(len(forest.feature), -1)
     parent[forest.left[inner]] = parent[forest.right[inner]] = inner
@@ -65,7 +65,7 @@ def _on_the_way(forest: Forest, X: np.ndarray, wanted: np.ndarray) -> tuple[np.n
 
 
 def _alone(column: np.ndarray) -> np.ndarray:
-    """List the values that one row has alone."""
+    """List the values that only one row has."""
     values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
     return values[counts == 1]
 

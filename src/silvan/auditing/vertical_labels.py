@@ -1,14 +1,13 @@
-"""Labels from row partitions in vertical forests: a party without the label groups rows by who goes left.
+"""Labels from row partitions in vertical forests: a party without the label groups rows by which side they take.
 
-``certain``: a node that is left unsplit though it has rows enough, and depth to go, must be of one class;
-its rows are linked, and links of many trees join up. ``likely``: rows that often end up together are put on one side
-of the second eigenvector of how often they do. The first is taken if it links most rows. The attacker has partitions,
-the settings, and which rows are in which tree (parties share that key), and no label.
+``certain``: a node that stays unsplit despite enough rows and depth must have a single class; its rows are linked, and
+the links of many trees join up. ``likely``: rows that often end up together lie on the same side of the second
+eigenvector of the matrix that counts this. The first method is used if it links most rows. The attacker has the
+partitions, the settings, and the rows of each tree (parties share that key), but no label.
 
-Success: the share of rows put on the right side of two, whatever the sides are called, as the mean of both classes'
-shares; chance is a half, and a little more for few rows. What columns predict of labels is known in any case. So
-labels are shuffled first: what is found then, partitions alone have revealed. The figure with labels as they are is
-in the note.
+The metric is the share of rows assigned to the right one of two sides, whatever their names, as the mean over both
+classes; chance is 0.5, or slightly more for few rows. Columns may predict labels in any case, so labels are shuffled
+first: the partitions alone then reveal what is found. The note has the value with the original labels.
 """
 
 from typing import Any
@@ -35,10 +34,10 @@ from silvan.tree.fit import Settings
 from silvan.tree.sampling import rows_of_trees
 
 Groups = list[tuple[np.ndarray, bool]]
-"""Sets of rows that partitions separate, and whether each was left unsplit."""
+"""Sets of rows separated by partitions, and whether each stayed unsplit."""
 
 MOST = 2000
-"""Rows that are grouped: ``likely`` compares all pairs."""
+"""Most rows, since ``likely`` compares all pairs."""
 
 
 def labels_from_partitions(model: VerticalForest, federation: Federation, seed: int = 0) -> Finding:
@@ -46,7 +45,7 @@ def labels_from_partitions(model: VerticalForest, federation: Federation, seed: 
     base = ATTACKS["labels"]
     curious = next((name for name in federation.active if name != federation.label_holder), None)
     if federation.schema.n_classes != 2 or curious is None:
-        return base.not_run("needs two classes, and a party that has no label")
+        return base.not_run("needs two classes, and a party without the label")
     n = len(columns_of(federation).training)
     if n > MOST:
         return base.not_run(f"for at most {MOST} rows")
@@ -67,7 +66,7 @@ def _grouped(
     *,
     shuffle: bool = True,
 ) -> tuple[float, float, float]:
-    """Return the share of rows that are put on the right side, by class, and its interval."""
+    """Return the share of rows on the right side, as the mean over classes, and its interval."""
     parties = {name: federation.party(name) for name in federation.active}
     one = next(iter(parties.values()))
     again = federate_columns(
@@ -98,8 +97,8 @@ def _grouped(
 def sides(found: Groups, n: int, settings: Settings) -> np.ndarray:
     """Divide rows into two sides: by certain links if these connect most rows, otherwise by likely ones.
 
-    Two rows that are alike but for their labels cannot be split; a node of them links both classes. If so, what
-    should be certain is taken as likely: sets that should be of one class, and how often rows are in one together.
+    Rows that differ only in their labels cannot be split, so their node links both classes by mistake. The certain
+    links are then used as likely ones: how often rows share a set that should have a single class.
     """
     cluster = certain(found, n, settings)
     sizes = np.bincount(cluster, minlength=n)
@@ -114,20 +113,20 @@ def sides(found: Groups, n: int, settings: Settings) -> np.ndarray:
 
 
 _ALL = 0.85
-"""A cluster of more rows than this is two that were linked by mistake."""
+"""A cluster with a larger share of the rows is two clusters linked by mistake."""
 
 
 def sides_right(guess: np.ndarray, truth: np.ndarray) -> tuple[float, float, float]:
-    """Return the mean over both classes of the share that is on the right side, and its 95% CI."""
+    """Return the mean over both classes of the share on the right side, and its 95% CI."""
     hits = [(guess == truth)[truth == side].astype(np.float64) for side in (False, True)]
     if sum(float(h.mean()) for h in hits) < 1.0:
-        hits = [1.0 - h for h in hits]  # nobody says which side is which
+        hits = [1.0 - h for h in hits]  # the names of the sides are arbitrary
     value, low, high = mean_gap(hits[0], -hits[1])
     return value / 2, low / 2, high / 2
 
 
 def _shuffled(party: Party, seed: int) -> Any:
-    """Return a table whose labels are those of other rows."""
+    """Return a table with shuffled labels."""
     frame = read_table(party.source, party.label)
     labels = frame[party.label].to_list()
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -136,13 +135,13 @@ def _shuffled(party: Party, seed: int) -> Any:
 
 
 def drawn_by(federation: Federation, party: str, ground: GrowingContext) -> np.ndarray:
-    """Return which rows are in which tree: parties know, since they share the key."""
+    """Return which rows are in which tree, which parties know from their shared key."""
     key, words = row_draws(federation.party(party), ground.draws, ground.rows)
     return rows_of_trees(key, words, 0, ground.settings.n_estimators, ground.settings.row_sampling)
 
 
 def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:
-    """Return the smallest sets of rows that partitions separate, and whether each was left unsplit."""
+    """Return the smallest sets of rows separated by partitions, and whether each stayed unsplit."""
     rows = [np.flatnonzero(d) for d in drawn]
     unsplit = [True] * len(rows)
     for level in rounds:
@@ -151,7 +150,7 @@ def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:
             here = rows[node]
             unsplit[node] = False
             if not needed:
-                rows += [here[:0], here[:0]]  # its children are leaves, and which rows are in which was not sent
+                rows += [here[:0], here[:0]]  # its children are leaves, whose rows are not sent
                 unsplit += [False, False]
                 continue
             size = (len(here) + 7) // 8
@@ -164,7 +163,7 @@ def groups(rounds: list[Round], drawn: np.ndarray) -> Groups:
 
 
 def certain(found: Groups, n: int, settings: Settings) -> np.ndarray:
-    """Cluster rows by sets that must be of one class."""
+    """Cluster rows by sets that must have a single class."""
     least = _least(settings)
     cluster = np.arange(n)
     for rows, unsplit in found:
@@ -174,12 +173,12 @@ def certain(found: Groups, n: int, settings: Settings) -> np.ndarray:
 
 
 def _least(settings: Settings) -> int:
-    """Return the number of rows from which on a node would be split if it were not of one class."""
+    """Return the number of rows at which a node with both classes would be split."""
     return max(settings.min_samples_split, 2 * settings.min_samples_leaf)
 
 
 def likely(found: Groups, n: int, clear: bool = False) -> np.ndarray:
-    """Cut the rows in two by how often they are together: in halves, or where there is a ``clear`` cut."""
+    """Divide the rows by how often they are together, into halves, or at zero if the cut is ``clear``."""
     together = np.zeros((n, n))
     for rows, _ in found:
         together[np.ix_(rows, rows)] += 1 / len(rows)

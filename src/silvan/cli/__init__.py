@@ -1,1 +1,1 @@
-"""The command line: one file for each command; heavy imports are inside the commands, so that help is quick."""
+"""The command line: one file per command; heavy imports are inside the commands, so that help is quick."""

@@ -13,14 +13,14 @@ from silvan.util.readable import count_of
 
 def advise(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
-    clusters: Annotated[int | None, Option("--clusters", "-k", help="Number of clusters; found if left out.")] = None,
+    clusters: Annotated[int | None, Option("--clusters", "-k", help="Number of clusters; chosen if omitted.")] = None,
     metric: Annotated[str | None, Option("--metric", help="manhattan (default), euclidean or minkowski.")] = None,
-    first: Annotated[str | None, Option("--first", help="The site that is the first centroid.")] = None,
+    first: Annotated[str | None, Option("--first", help="Site to take as first centroid.")] = None,
     output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Also write distances here.")] = None,
 ) -> None:
-    """Compare a study's sites before training: distances, clusters, and in what each site stands out.
+    """Compare a study's sites before training: distances, clusters, and what sets each site apart.
 
-    Options that are left out are taken from the study's learner if it has them.
+    Omitted options are taken from the study's learner if it has them.
     """
     from silvan.algorithms.bofrf import advice
     from silvan.algorithms.bofrf.clusters import Metric
@@ -43,7 +43,7 @@ def advise(
         advised = advice.advise(
             federation,
             k=wanted,
-            metric=cast(Metric, metric or plan.parameters.get("metric") or "manhattan"),  # which advise checks
+            metric=cast(Metric, metric or plan.parameters.get("metric") or "manhattan"),  # checked by advise
             first=plan.parameters.get("first") if first is None else first,
         )
     title = clean(f"{plan.name}: {count_of(len(advised.sites), 'site')}")

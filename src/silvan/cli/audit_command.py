@@ -1,4 +1,4 @@
-"""``silvan audit``: attacks the models of a run, and compares the findings with the site's limits."""
+"""``silvan audit``: attacks a run's models and compares the findings with the site's limits."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,19 +22,21 @@ EXCEEDED = 1
 def audit(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder; with --table also a .silvan file.")],
     table: Annotated[Path | None, Option("--table", "-t", metavar="FILE", help="Training rows with the label.")] = None,
-    others: Annotated[Path | None, Option("--others", metavar="FILE", help="Rows alike, not trained on.")] = None,
+    others: Annotated[Path | None, Option("--others", metavar="FILE", help="Similar rows, not trained on.")] = None,
     site: Annotated[str | None, Option("--site", "-s", help="Audit the forest of this site.")] = None,
     thresholds: Annotated[Path | None, Option(metavar="TOML", help="The site's limits; see docs/audit.md.")] = None,
     limit: Annotated[list[str] | None, Option("--limit", metavar="ATTACK=X", help="Set one limit; repeatable.")] = None,
-    output: Annotated[Path | None, Option("--output", "-o", metavar="FOLDER", help="For the report; else RUN.")] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FOLDER", help="For the report (default: RUN).")
+    ] = None,
     seed: Annotated[int, Option(help="Seed of all random choices.")] = 0,
     reading: Reading = None,
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Attack the models of a run, as a curious recipient would, and compare what is learned with limits.
+    """Attack a run's models as a curious recipient would, and compare the findings with limits.
 
-    Rows come from the study's own tables if these are unchanged, or from --table and --others. The exit code is 1 if a
-    limit is exceeded.
+    Rows come from the study's own tables if they are unchanged, otherwise from --table and --others.
+    The exit code is 1 if a limit is exceeded.
     """
     from silvan.auditing.audit_report import write
     from silvan.auditing.findings import make_limits, read_limits
@@ -47,9 +49,9 @@ def audit(
     limits = make_limits() if thresholds is None else read_limits(thresholds)
     limits = make_limits({**limits, **_read_limits(limit or [])})
     if others is not None and table is None:
-        raise InputError("--others goes with --table: which rows were trained on?")
+        raise InputError("--others needs --table: name the training rows too")
     if reading and table is None:
-        raise InputError("--reading says how --table and --others are written; name them too")
+        raise InputError("--reading describes the files of --table and --others; name them too")
     progress = ProgressBars()
     with progress.step("Attacking"):
         if table is None:
@@ -69,13 +71,13 @@ def audit(
         for path in write(reports, folder):
             typer.echo(clean(path), err=json)
         if folder == run and Run(run).file(RUN).is_file():
-            write_report(Run(run))  # which says of which model the audit is
+            write_report(Run(run))  # it names the audited model
     if not passed:
         raise typer.Exit(EXCEEDED)
 
 
 def _read_limits(words: list[str]) -> dict[str, Any]:
-    """Return limits that were given as ATTACK=NUMBER."""
+    """Parse limits given as ATTACK=NUMBER."""
     found: dict[str, Any] = {}
     for word in words:
         name, _, text = word.partition("=")
@@ -99,13 +101,13 @@ def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int)
     if record.by == "columns":
         raise InputError(
             f"{str(path)!r} is a run of parties that hold columns; the audit is for forests of sites that hold rows\n"
-            "what partitions tell is measured in docs/vertical.md"
+            "docs/vertical.md measures what row partitions reveal"
         )
     study = read_unchanged_study(run, record)
     if study is None:
         raise InputError(
-            f"the study {record.study_file!r} or its tables are gone or have changed since, so which rows were learned "
-            "from is not known\nname them with --table, and rows that were not with --others"
+            f"the study {record.study_file!r} or its tables are missing or have changed, so the training rows are "
+            "unknown\nname them with --table, and other rows with --others"
         )
     federation, model = restore_run(study, run, record)
     try:
@@ -120,7 +122,7 @@ def _on_study(path: Path, site: str | None, limits: dict[str, float], seed: int)
 
 
 def table_of(report: "Report") -> "RenderableType":
-    """Return the findings as a table: a line for each attack, and below what each is about."""
+    """Return the findings as a table, one line per attack, with an explanation of each attack below."""
     from rich.console import Group
     from rich.text import Text
 
@@ -139,14 +141,14 @@ def table_of(report: "Report") -> "RenderableType":
             format_number(f.limit),
         )
         rows.append([f.title, *numbers, f.verdict])
-        told = "; ".join(filter(None, [f.measure, f.note]))
-        about = f"the attacker has {f.has}. {told[:1].upper()}{told[1:]}".strip(". ")
+        text = "; ".join(filter(None, [f.measure, f.note]))
+        about = f"the attacker has {f.has}. {text[:1].upper()}{text[1:]}".strip(". ")
         notes.append(Text(f"{f.title}: {about}.", style="dim"))
-    heads = ["Attack", "Figure", "Interval", "Chance", "Undef.", "Limit", "Verdict"]
+    heads = ["Attack", "Value", "Interval", "Chance", "No def.", "Limit", "Verdict"]
     table = ReportTable(heads, rows, tones=[f.verdict for f in report.findings], toned=(len(heads) - 1,))
     head = Text(
-        f"{clean(report.name)}: {count_of(report.trees, 'tree')}, {count_of(report.members, 'row')} trained on, "
-        f"{report.outsiders:,} others"
+        f"{clean(report.name)}: {count_of(report.trees, 'tree')}, {count_of(report.members, 'training row')}, "
+        f"{report.outsiders:,} other rows"
     )
     return Group(head, Text(), shown(table), Text(), *notes, Text(), _sentence(report))
 
@@ -158,14 +160,14 @@ def _sentence(report: "Report") -> "RenderableType":
     from silvan.auditing.findings import what_helps
 
     not_run = sum(f.verdict == "not run" for f in report.findings)
-    rest = f" {not_run} could not be run." if not_run else ""
+    rest = f" {not_run} could not run." if not_run else ""
     if report.passed:
         ran = len(report.findings) - not_run
         return Text(
-            f"Of {count_of(ran, 'attack')} none did better than the limits allow.{rest}",
+            f"None of {count_of(ran, 'attack')} exceeded its limit.{rest}",
             style="green" if ran else "dim",
         )
     names = ", ".join(f.attack for f in report.exceeded)
     head = Text(f"Limits exceeded: {names}.{rest}", style="red")
     helps = [Text(f"- {line}") for line in what_helps([f.attack for f in report.exceeded])]
-    return Group(head, Text("What to set in the study file, and fit again (docs/audit.md):"), *helps)
+    return Group(head, Text("Change this in the study file, then fit again (see docs/audit.md):"), *helps)

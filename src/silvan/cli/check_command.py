@@ -1,4 +1,4 @@
-"""``silvan check``: looks at the tables of a study before anything is learned."""
+"""``silvan check``: inspects a study's tables before training."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ def check(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the columns of every site's table, and ask about what looks odd; nothing is trained or written."""
+    """Show the columns of every site's table and point out anything odd; nothing is trained or written."""
     from silvan.study import table_check
     from silvan.study.study_file import read_study, with_lines
 
@@ -30,37 +30,39 @@ def check(
             lines += table_check.questions_of_label(profiles, plan.label)
             lines += table_check.questions_of_rows(tables) + ask(profiles, plan.label, plan.task, whole)
             lines += table_check.questions_of_columns(profiles, plan.label, plan.absent)
-        else:  # parties have different columns, and ids are meant to be
-            own = {party: [c for c in columns if c.name != plan.id] for party, columns in profiles.items()}
-            lines = [line for party in own for line in ask({party: own[party]}, plan.label, plan.task)]
+        else:  # parties hold different columns, and an id column is expected
+            columns_of = {party: [c for c in columns if c.name != plan.id] for party, columns in profiles.items()}
+            lines = [
+                line for party, columns in columns_of.items() for line in ask({party: columns}, plan.label, plan.task)
+            ]
         notes = table_check.reading_notes(tables if whole is None else {whole.name: whole})
     show(profiles, lines, notes, json)
 
 
 def check_site(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="The site's folder.")],
-    study: Annotated[str | None, Argument(metavar="STUDY", help="A study that came in; else the latest.")] = None,
+    study: Annotated[str | None, Argument(metavar="STUDY", help="A study received (default: the latest).")] = None,
     label: Annotated[str | None, Option("--label", help="The column to predict, if not the study's.")] = None,
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the columns of the site's own table, and ask about what looks odd; nothing leaves the machine.
+    """Show the columns of the site's own table and point out anything odd; nothing leaves the machine.
 
-    Columns that the study leaves out are left out, and columns are what the study says they are.
+    Columns that the study excludes are not shown, and column kinds are those of the study.
     """
     from dataclasses import replace
 
     from silvan.cli.site_command import study_of
     from silvan.deploy.membership.flare_folder import open_site
-    from silvan.deploy.studies.study_table import table_settings
+    from silvan.deploy.studies.study_table import study_source, table_settings
     from silvan.federation.site_table import SiteSettings, SiteTable
     from silvan.study.table_check import profiles_of, questions, questions_of_rows, reading_notes
 
     member = open_site(folder)
-    came = member.studies()
-    plan = study_of(member, study) if study is not None else came[-1] if came else None
+    received = member.studies()
+    plan = study_of(member, study) if study is not None else received[-1] if received else None
     how = SiteSettings() if plan is None else table_settings(member, plan)
     how = how if label is None else replace(how, label=label)
-    table = SiteTable(member.name, member.source(), how)
+    table = SiteTable(member.name, member.source() if plan is None else study_source(member, plan), how)
     profiles = profiles_of({member.name: table})
     lines = questions_of_rows({member.name: table})
     lines += questions(profiles, how.label, None if plan is None else plan.task)
@@ -70,7 +72,7 @@ def check_site(
 
 
 def show(profiles: "dict[str, list[ColumnProfile]]", lines: list[str], notes: dict[str, list[str]], json: bool) -> None:
-    """Print columns by site, how files are written, and what should be looked at."""
+    """Print columns by site, the format of each file, and anything that looks odd."""
     if json:
         print_json({"columns": profiles, "files": notes, "questions": lines})
         return

@@ -1,4 +1,4 @@
-"""``silvan demo``: a study on data that comes along, from tables to report."""
+"""``silvan demo``: a whole study on bundled data, from tables to report."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,16 +12,20 @@ if TYPE_CHECKING:
     from silvan.study.study import Study
 
 _MOST_SITES = 12
-_FIRST_TIME = "The very first time, kernels are compiled, which takes up to a minute."
+_FIRST_TIME = "The first run compiles kernels, which takes up to a minute."
 
 
 def demo(
-    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Where to write it.")] = Path("runs/demo"),
-    data: Annotated[str, Option(metavar="NAME", help="income, heart, breast-cancer, diabetes or columns.")] = "income",
-    sites: Annotated[int | None, Option(min=2, max=_MOST_SITES, help="Number of sites, of data dealt out.")] = None,
-    repeats: Annotated[int | None, Option(min=1, max=100, help="How often every row is evaluated.")] = None,
+    output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Output folder.")] = Path("runs/demo"),
+    data: Annotated[
+        str, Option(metavar="NAME", help="income, heart, breast-cancer, diabetes, columns, omop or fhir.")
+    ] = "income",
+    sites: Annotated[
+        int | None, Option(min=2, max=_MOST_SITES, help="Number of sites, for data without sites.")
+    ] = None,
+    repeats: Annotated[int | None, Option(min=1, max=100, help="How often each row is evaluated.")] = None,
 ) -> None:
-    """See what joining is worth: income at six kinds of employers, each alone and together."""
+    """See what joining is worth: predict income at six kinds of employers, alone and together."""
     from silvan.cli import local_run, terminal
     from silvan.study.demo_studies import DEMOS, write_demo
     from silvan.study.run_folder import Run
@@ -37,7 +41,7 @@ def demo(
 
 
 def is_same(study: "Study", run: "Run") -> bool:
-    """Whether the folder holds a run of the same demo, which may be written over."""
+    """Whether the folder holds a run of the same demo, which may be overwritten."""
     from silvan.study.steps import versions
     from silvan.study.study_file import fingerprint_of
 

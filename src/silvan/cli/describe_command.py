@@ -15,9 +15,9 @@ def describe(
     html: Annotated[Path | None, Option("--html", metavar="FILE", help="Write the table as a page.")] = None,
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what the columns hold over all sites and at each: quartiles, missing values, categories, differences.
+    """Describe the columns over all sites and at each: quartiles, missing values, categories, differences.
 
-    All rows are described, and nothing is trained or written elsewhere.
+    Covers all rows; nothing is trained, and nothing else is written.
     """
     import msgspec
     from rich.console import Console
@@ -41,7 +41,7 @@ def describe(
         record = run_study(plan, federation, NotKept(), start_record(plan, ""), Listener())
     table = record.table_one
     if table is None:
-        raise AssertionError("a study that describes has a table")
+        raise AssertionError("a describing study has a Table 1")
     if csv is not None:
         frame = table.frame()
         rows = [["" if cell is None else cell for cell in row] for row in frame.rows()]

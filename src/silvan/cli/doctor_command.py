@@ -12,10 +12,10 @@ _STYLES = {"good": "green", "look": "yellow", "bad": "red"}
 
 
 def doctor(
-    folder: Annotated[Path, Argument(metavar="FOLDER", help="Of a coordinator or a site, or FLARE's own.")] = Path(),
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="A coordinator's, a site's or FLARE's folder.")] = Path(),
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check versions, clock, certificates, permissions, port, roster and disk; say what to do."""
+    """Check versions, clock, certificates, permissions, port, roster and disk, and suggest fixes."""
     from rich.console import Console
     from rich.text import Text
 

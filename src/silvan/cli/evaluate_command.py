@@ -1,4 +1,4 @@
-"""``silvan evaluate``: evaluates the model of a run again, at its sites or on a table."""
+"""``silvan evaluate``: evaluates a run's model again, at its sites or on a table."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,23 +24,23 @@ def evaluate(
     table: Annotated[Path | None, Argument(metavar="TABLE", help="Evaluate on this table, with the label.")] = None,
     output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Also write metrics here.")] = None,
     everything: Annotated[bool, Option("--all", help="Show every metric of every model.")] = False,
-    fill: Annotated[bool, Option("--fill", help="Count columns that the table lacks as missing.")] = False,
+    fill: Annotated[bool, Option("--fill", help="Treat absent columns as missing values.")] = False,
     reading: Reading = None,
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Judge a model again: on its sites' test rows, or on a table.
+    """Evaluate a model again, on its sites' test rows or on a table.
 
-    On a table, what sites have alone and the pooled forest are shown beside it if the study's own tables are
-    still as they were.
+    On a table, the local models and the pooled forest are shown for comparison if the study's own tables are
+    unchanged.
     """
     from silvan.cli import terminal
     from silvan.study.progress_bars import ProgressBars
     from silvan.study.run_folder import Run
 
     progress, folder = ProgressBars(), Run(run)
-    record, learnt = folder.read() if run.is_dir() else None, None
+    record, trained = folder.read() if run.is_dir() else None, None
     if reading and table is None:
-        raise InputError("--reading says how TABLE is written; name a table too")
+        raise InputError("--reading describes how TABLE is written; name a table too")
     if table is not None:
         source = table_as_written(table, record, reading)
         if record is None or record.by != "columns":
@@ -49,7 +49,7 @@ def evaluate(
         if not json:
             shown = terminal.all_metrics(rows) if everything else terminal.on_table(rows, str(table))
             terminal.print_parts(shown)
-        learnt = note_learnt_rows(folder, record, source, str(table))
+        trained = note_training_rows(folder, record, source, str(table))
     elif record is None:
         raise InputError(f"{str(run)!r} is not a run folder; to evaluate a model file, name a table too")
     else:
@@ -59,14 +59,14 @@ def evaluate(
     if json:
         groups = record.subgroups if record is not None and table is None else []
         by_group = {"subgroups": groups} if groups else {}
-        named = {"run": str(run), "table": table and str(table), "learnt_from": learnt}
+        named = {"run": str(run), "table": table and str(table), "learnt_from": trained}
         print_json({**named, "evaluation": rows, **by_group})
     if output is not None:
         Run(output.parent).write_evaluation(rows, output.name)
 
 
-def note_learnt_rows(run: "Run", record: "Record | None", source: Any, table: str) -> int | None:
-    """Print how many rows of a table the run's model was trained on, and return that; None if nobody knows."""
+def note_training_rows(run: "Run", record: "Record | None", source: Any, table: str) -> int | None:
+    """Print how many rows of a table the run's model was trained on, and return that; None if unknown."""
     from silvan.study.learnt_rows import count_learnt_rows
 
     if record is None or record.by == "columns" or not record.models:
@@ -74,11 +74,14 @@ def note_learnt_rows(run: "Run", record: "Record | None", source: Any, table: st
     found = count_learnt_rows(run.folder, run.forest(record.models[0].site or None).schema, source)
     if found is None:
         return None
-    learnt, rows = found
-    were, them = ("was", "it") if learnt == 1 else ("were", "them")
-    text = f"{learnt:,} of {count_of(rows, 'row')} of {table} {were} trained on: the metrics are too good for {them}; "
-    typer.echo(clean(f"{text}evaluate on other rows" if learnt else f"No row of {table} was trained on."), err=True)
-    return learnt
+    trained, rows = found
+    them = "it" if trained == 1 else "them"
+    text = (
+        f"the model was trained on {trained:,} of {count_of(rows, 'row')} of {table}: metrics are too good for {them}; "
+    )
+    text = f"{text}evaluate on other rows" if trained else f"The model was trained on no row of {table}."
+    typer.echo(clean(text), err=True)
+    return trained
 
 
 def check_columns(path: Path, record: "Record | None", table: Path, source: Any, fill: bool) -> None:
@@ -109,8 +112,8 @@ def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["Me
     study = read_unchanged_study(run, record)
     if study is None:
         raise InputError(
-            f"the study {record.study_file!r} or its tables are gone or have changed since, so test rows may "
-            "be rows the forest has learned from\nfit again, or name a table to evaluate on"
+            f"the study {record.study_file!r} or its tables are missing or have changed, so test rows may be among the "
+            "training rows\nfit again, or name a table to evaluate on"
         )
     first = not record.evaluation
     with progress.step("Reading tables"):
@@ -120,7 +123,7 @@ def at_sites(run: "Run", record: "Record", progress: "ProgressBars") -> list["Me
     record.status = "done"
     federation.journal.close()
     if traffic:
-        record.traffic, record.kinds = traffic, kinds  # what left the sites when the model was made
+        record.traffic, record.kinds = traffic, kinds  # what left the sites in training
     if first:
         run.write_evaluation(record.evaluation)
         run.write(record)
@@ -155,7 +158,7 @@ def restore_run(study: "Study", run: "Run", record: "Record") -> "tuple[Federati
     model = make_learner(study, schema)
     if model.restore(by_site, [site.name for site in record.sites], record.threshold):
         return make_federation(study, schema=schema), model
-    # evaluating needs more of the learner than its forests; with the journal, sites need not answer again
+    # this learner cannot be restored from its forests alone; the journal spares the sites from answering again
     journal = run.file(JOURNAL)
     federation = make_federation(study, journal if journal.is_file() else None)
     return federation, model.fit(federation)
@@ -164,7 +167,7 @@ def restore_run(study: "Study", run: "Run", record: "Record") -> "tuple[Federati
 def on_table(
     path: Path, run: "Run", record: "Record | None", table: Any, progress: "ProgressBars"
 ) -> list["MetricsRow"]:
-    """Judge on a table; beside it the sites' own forests if the study's tables are unchanged."""
+    """Evaluate on a table, beside the local forests if the study's tables are unchanged."""
     from silvan.study import column_steps
     from silvan.study.steps import metrics_row
 

@@ -8,10 +8,12 @@ from typer import Argument, Option
 
 def fit(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
-    output: Annotated[Path | None, Option("--output", "-o", metavar="DIR", help="If not the study's folder.")] = None,
-    resume: Annotated[bool, Option("--resume/--fresh", help="Resume an interrupted run, or put it aside.")] = True,
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="DIR", help="Run folder (default: the study's).")
+    ] = None,
+    resume: Annotated[bool, Option("--resume/--fresh", help="Resume an interrupted run, or set it aside.")] = True,
 ) -> None:
-    """Train and judge the model of a study, and write the run folder."""
+    """Train and evaluate a study's model, and write the run folder."""
     from silvan.study.run_folder import Run
     from silvan.study.study_file import read_study
 

@@ -1,4 +1,4 @@
-"""Runs a study in this process for `silvan fit` and `silvan demo`, and shows how it goes: bars, and a progress file."""
+"""Runs a study in this process for `silvan fit` and `silvan demo`, with progress bars and a progress file."""
 
 import os
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from silvan.study.table_check import profiles_of, questions, questions_of_rows
 from silvan.util.readable import count_of
 
 _SAMPLE, _MOST_QUESTIONS = 10_000, 5
-"""Rows of each site that are looked at before training, and lines that are shown."""
+"""Rows of each site inspected before training, and the most questions printed."""
 
 
 class FitListener(ProgressBars):
@@ -34,7 +34,7 @@ class FitListener(ProgressBars):
     def __init__(self, study: Study, federation: Federation, run: Run, *, quiet: bool) -> None:
         super().__init__()
         self._study, self._federation, self._run, self._quiet = study, federation, run, quiet
-        self.noted = ProgressWriter(run, "", run.folder)  # for whoever looks at the folder meanwhile
+        self.noted = ProgressWriter(run, "", run.folder)  # for the live page
 
     def stage(self, name: str, rounds: int = 0) -> None:
         """Write that a stage begins."""
@@ -60,19 +60,19 @@ class FitListener(ProgressBars):
 
 
 def ask_about_columns(study: Study, sites: Mapping[str, SiteTable]) -> None:
-    """Print what looks odd in the first rows of the sites' tables, shortly; nothing of a private study."""
+    """Print briefly what looks odd in the first rows of the sites' tables; nothing about a private study."""
     if study.private or study.id is not None or study.memory is not None:
         return
     lines = questions_of_rows(sites) + questions(profiles_of(sites, most=_SAMPLE), study.label, study.task)
     for line in lines[:_MOST_QUESTIONS]:
-        typer.echo(f"look at {clean(line)}", err=True)
+        typer.echo(f"check {clean(line)}", err=True)
     if len(lines) > _MOST_QUESTIONS:
         more = len(lines) - _MOST_QUESTIONS
-        typer.echo(f"look at {more} more: silvan check {clean(str(study.path))}", err=True)
+        typer.echo(f"{more} more: silvan check {clean(str(study.path))}", err=True)
 
 
 def carry_out(plan: Study, run: Run, record: Record, *, demo: bool = False) -> None:
-    """Run a study, show its progress and its results; a demo shows less on the way, and keeps no journal."""
+    """Run a study and show progress and results; a demo shows less on the way and keeps no journal."""
     with ProgressBars().step("Reading tables and agreeing on columns"):
         federation = make_federation(plan, None if demo else run.file(JOURNAL))
     listener = FitListener(plan, federation, run, quiet=demo)
@@ -89,7 +89,7 @@ def carry_out(plan: Study, run: Run, record: Record, *, demo: bool = False) -> N
 
 
 def start_run(study: Study, run: Run, *, resume: bool) -> Record:
-    """Start a run, or return the record of the one to go on with; raise ``InputError`` if it is of another study."""
+    """Start a run, or return the record of the run to resume; raise ``InputError`` if that is of another study."""
     fingerprint = fingerprint_of(study, versions()["silvan"])
     record = start_record(study, fingerprint, os.path.relpath(study.path.resolve(), run.folder.resolve()))
     if not resume:
@@ -98,7 +98,7 @@ def start_run(study: Study, run: Run, *, resume: bool) -> Record:
         try:
             earlier = run.read()
         except SilvanError as error:
-            raise type(error)(f"{error}; pass --fresh to put it aside and start again") from None
+            raise type(error)(f"{error}; pass --fresh to set it aside and start over") from None
         if earlier.fingerprint == fingerprint:
             earlier.name, earlier.made = record.name, record.made
             return earlier
@@ -106,17 +106,17 @@ def start_run(study: Study, run: Run, *, resume: bool) -> Record:
             raise InputError(
                 f"{str(run.folder)!r} holds a run of another study, or the study, its tables or silvan have "
                 "changed since\n"
-                "pass --fresh to put that run aside and start again, or --output for another folder"
+                "pass --fresh to set that run aside and start over, or --output for another folder"
             )
-        put_aside(run)  # nothing was trained: a study that was corrected goes on
+        put_aside(run)  # nothing was trained yet, so the study was merely corrected
     run.write(record)
     return record
 
 
 def put_aside(run: Run) -> None:
-    """Move an earlier run's files to a new folder inside the run folder: nothing is lost."""
-    known = [EVALUATION, REPORT, *AUDIT, LEARNT, PROGRESS, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", RUN]
-    files = [run.file(name) for name in known] + sorted(run.folder.glob("model*.silvan"))
+    """Move an earlier run's files to a new folder inside the run folder, so that nothing is lost."""
+    names = [EVALUATION, REPORT, *AUDIT, LEARNT, PROGRESS, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", RUN]
+    files = [run.file(name) for name in names] + sorted(run.folder.glob("model*.silvan"))
     files = [file for file in files if file.is_file()] + [run.file(SHARES)] * run.file(SHARES).is_dir()
     if not files:
         return

@@ -22,6 +22,7 @@ from silvan.cli.plain_text import PlainGroup, Terminal, clean, plain_words
 from silvan.cli.predict_command import predict
 from silvan.cli.report_command import report
 from silvan.cli.reproduce_command import reproduce
+from silvan.cli.site_membership import join, renew, roster, start, stop
 from silvan.cli.web_command import web
 from silvan.errors import SilvanError
 from silvan.util.files import has_no_room
@@ -30,7 +31,7 @@ INTERRUPTED = 130
 
 
 class Commands(PlainGroup):
-    """The group of all commands; what they raise is printed as a line or two in red."""
+    """The group of all commands; errors are printed in red, in a line or two."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept ``--debug`` anywhere on the command line."""
@@ -45,7 +46,7 @@ class Commands(PlainGroup):
                 warnings.showwarning = _show_warning
                 return super().invoke(ctx)
         except (Exception, KeyboardInterrupt) as error:
-            # usage errors and exits are handled by typer, as is a reader that has gone: silvan ... | head
+            # typer handles usage errors and exits; a closed pipe (silvan ... | head) is no error
             if isinstance(error, BrokenPipeError) and _nobody_reads():
                 raise typer.Exit(1) from None
             if ctx.params.get("debug") or type(error).__module__.split(".")[0] in ("typer", "click"):
@@ -59,11 +60,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Random forests grown across data silos: the rows stay, trees, counts and sums travel.",
+    help="Random forests across data silos: rows stay where they are; trees, counts and sums travel.",
 )
 for command in (demo, advise, check, describe, fit, predict, evaluate, adopt, report, audit, doctor, reproduce, web):
     app.command()(command)
 site_command.app.command("check")(check_site)
+for of_site in (join, start, renew, roster, stop):
+    site_command.app.command()(of_site)
 app.add_typer(site_command.app, name="site")
 app.add_typer(study_command.app, name="study")
 
@@ -81,9 +84,9 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from, in full.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
 ) -> None:
-    """Define the options that all commands share."""
+    """Define the options shared by all commands."""
 
 
 def main() -> None:
@@ -98,16 +101,16 @@ def main() -> None:
 
 
 def _nobody_reads() -> bool:
-    """Whether the reader of the output has gone, as in ``silvan ... | head``; what is left of it is then dropped.
+    """Whether the reader of the output has gone, as in ``silvan ... | head``; the rest of the output is then dropped.
 
-    What could not be written may be lost already, so that there is nothing left to flush: the pipe itself is asked.
+    The unwritten output may be lost already, with nothing left to flush, so this asks the pipe itself.
     """
     try:
         sys.stdout.flush()
         gone = _pipe_is_broken(sys.stdout.fileno())
     except BrokenPipeError:
         gone = True
-    except (ValueError, OSError):  # closed, or no file of the system
+    except (ValueError, OSError):  # closed, or not a file
         return False
     if gone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -124,27 +127,27 @@ def _pipe_is_broken(file: int) -> bool:
 
 
 def _message(error: BaseException) -> str:
-    """Return what went wrong and what to do, in a line or two."""
+    """Describe an error and its remedy in a line or two."""
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted; what was computed is kept, and `silvan fit` goes on from there"
+        return "interrupted; finished work is kept, and `silvan fit` resumes from there"
     if has_no_room(error) or "No space left on device" in str(error):
         where = getattr(error, "filename", None)
-        return f"the disk is full{f' ({where})' if where else ''}; make room, then run the command again"
+        return f"the disk is full{f' ({where})' if where else ''}; free some space, then run the command again"
     if isinstance(error, FileNotFoundError) and error.filename is None and not _here():
-        return "the folder that you are in was removed; change into another"
+        return "the current folder was removed; change to another one"
     if isinstance(error, OSError) and error.strerror:
-        # by its path and reason, not by its number
+        # path and reason, without the error number
         text = f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror
         return f"{text}; check the path, the permissions and the space left"
     if not isinstance(error, SilvanError):
-        return f"a mistake in silvan: {type(error).__name__}: {error}\nadd --debug to see where, and report it"
+        return f"a bug in silvan: {type(error).__name__}: {error}\nadd --debug to see where, and please report it"
     cause = error.__cause__
     more = isinstance(cause, SilvanError) and str(cause) not in str(error)
     return plain_words(f"{error}\n{cause}" if more else str(error))
 
 
 def _here() -> bool:
-    """Whether the folder that the command was called in is still there."""
+    """Whether the current folder still exists."""
     try:
         return bool(os.getcwd())
     except FileNotFoundError:
@@ -152,7 +155,7 @@ def _here() -> bool:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning as a line; where it was raised says nothing to whoever typed a command."""
+    """Print a warning as one line, without the source location."""
     typer.echo(f"warning: {clean(plain_words(str(message)))}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""Prints plain lines; text from files is cleaned of what a terminal would act upon."""
+"""Prints plain lines; removes control characters from text that comes from files."""
 
 import io
 import re
@@ -19,13 +19,13 @@ _RIGHT_TO_LEFT = re.compile(rf"{_LETTER}(?:[^A-Za-z0-9,;:()\n]*{_LETTER})?")
 
 
 def isolate(text: str) -> str:
-    """Return text in which words written from right to left do not turn around what stands beside them in a line."""
+    """Return text in which right-to-left words do not reorder their neighbours on the line."""
     before, after = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
     return _RIGHT_TO_LEFT.sub(lambda found: f"{before}{found[0]}{after}", text)
 
 
 class Terminal(io.TextIOWrapper):
-    """Output to a terminal: words that are written from right to left are kept apart in each line."""
+    """Output to a terminal that isolates right-to-left words on each line."""
 
     def write(self, text: str) -> int:
         """Write some text."""
@@ -37,12 +37,12 @@ _OUTSIDE_QUOTES = re.compile(r"""'[^']*'|"[^"]*"|\bNone\b(?! of)|\bTrue\b|\bFals
 
 
 def plain_words(text: str) -> str:
-    """Return a message with the words of study files for those of Python; what is quoted stays as it is."""
+    """Return a message with study-file words in place of Python's; quoted text stays unchanged."""
     return _OUTSIDE_QUOTES.sub(lambda found: _WORDS.get(found[0], found[0]), text)
 
 
 def print_json(content: Any) -> None:
-    """Print an object as JSON, with what is not ASCII escaped: a terminal acts on nothing of it."""
+    """Print an object as JSON; non-ASCII characters are escaped, so that none can control a terminal."""
     import json
 
     import msgspec
@@ -57,14 +57,14 @@ def print_lines(*lines: str) -> None:
 
 
 def print_wrapped(*lines: str) -> None:
-    """Print lines, cleaned, and broken between words where the terminal is too narrow: names and paths stay whole."""
+    """Print lines, cleaned and wrapped between words, so that names and paths stay whole."""
     width = shutil.get_terminal_size().columns
     for line in lines:
         typer.echo(textwrap.fill(clean(line), width, break_long_words=False, break_on_hyphens=False))
 
 
 def posix_only() -> None:
-    """Refuse systems on which neither a site nor a coordinator can run."""
+    """Raise an error on systems that cannot run a site or a coordinator."""
     from silvan.deploy.service.process import require_posix
 
     require_posix()
@@ -74,7 +74,7 @@ _VALUES = {"int": "N", "float": "NUMBER", "bool": "", "Path": "PATH"}
 
 
 class PlainGroup(TyperGroup):
-    """A group of commands whose help names no types of Python's."""
+    """A group of commands whose help shows no Python types."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the group's own options."""
@@ -89,7 +89,7 @@ class PlainGroup(TyperGroup):
 
 
 def _named_plainly(params: list[Any]) -> list[Any]:
-    """Return arguments, which need no explanation, and options, each with a word for its value unless it is a flag."""
+    """Return parameters: arguments without a type, options with a word for their value unless they are flags."""
     for param in params:
         if param.param_type_name == "argument":
             vars(param)["display_type_rich"] = lambda ctx: None

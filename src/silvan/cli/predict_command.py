@@ -24,44 +24,46 @@ if TYPE_CHECKING:
 Words = list[str] | None
 
 _MOST_COLUMNS = 5
-"""Columns of which a line each says what is odd in them."""
+"""Most columns with a warning of their own."""
 
 Reading = Annotated[
     Words,
     Option(
-        "--reading", metavar="KEY=VALUE", help="How the table is written: 'separator=;'; PARTY:KEY=VALUE: one party's."
+        "--reading", metavar="KEY=VALUE", help="How the table is written: 'separator=;'; for one party PARTY:KEY=VALUE."
     ),
 ]
-"""An option of all commands that read a table beside a run."""
+"""An option of all commands that read a table in addition to a run."""
 
 
 def predict(
     model: Annotated[Path, Argument(metavar="MODEL", help="A .silvan file, or a run folder.")],
-    tables: Annotated[list[str], Argument(metavar="TABLE", help="CSV or Parquet; of parties PARTY=TABLE, each.")],
-    output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Else to standard output.")] = None,
+    tables: Annotated[list[str], Argument(metavar="TABLE", help="CSV or Parquet; PARTY=TABLE for each party.")],
+    output: Annotated[Path | None, Option("--output", "-o", metavar="CSV", help="Default: standard output.")] = None,
     site: Annotated[str | None, Option("--site", "-s", help="Use the forest that this site should use.")] = None,
-    fill: Annotated[bool, Option("--fill", help="Count absent columns, or a party's rows, as missing.")] = False,
-    id_: Annotated[str | None, Option("--id", metavar="COLUMN", help="Keep this column beside predictions.")] = None,
+    fill: Annotated[bool, Option("--fill", help="Treat absent columns, or a party's absent rows, as missing.")] = False,
+    id_: Annotated[
+        str | None, Option("--id", metavar="COLUMN", help="Keep this column next to the predictions.")
+    ] = None,
     reading: Reading = None,
 ) -> None:
-    """Predict every row of a table: the class and each class's probability, or the number."""
+    """Predict every row of a table: the class with all probabilities, or the number."""
     run = open_column_run(model)
     if run is not None:
         if site is not None:
-            raise InputError("--site is for runs of sites: all parties have the same model")
+            raise InputError("--site is for horizontal runs: all parties share one model")
         if id_ is not None:
-            raise InputError("--id is for runs of sites: the predictions of parties have the ids in any case")
+            raise InputError("--id is for horizontal runs: predictions of a vertical model always contain the ids")
         predict_matched_rows(run, tables, output, fill, reading)
         return
     if len(tables) > 1:
-        raise InputError(f"one table at a time, got {len(tables)}; several are for a run of parties")
+        raise InputError(f"one table at a time, got {len(tables)}; only a vertical run takes several")
     predict_table(model, Path(tables[0]), output, site, fill, id_, reading)
 
 
 def predict_table(
     model: Path, table: Path, output: Path | None, site: str | None, fill: bool, id_: str | None, reading: Words
 ) -> None:
-    """Predict the rows of one table; the cells of the column ``id_`` stand beside them as they are written."""
+    """Predict the rows of one table; the cells of the column ``id_`` are copied as written."""
     import numpy as np
 
     from silvan.data.encode import encode_features
@@ -90,7 +92,9 @@ def predict_table(
         if threshold is not None and forest.classes is not None and len(forest.classes) == 2:
             decided = decided_at(threshold, scores, forest.schema.label.positive_code)
             positive = clean(str(forest.schema.label.positive_class))
-            rule = f"; {positive} (the positive class) where its score is at least {threshold:.3g}, as the study says"
+            rule = (
+                f"; {positive} (the positive class) where its score is at least {threshold:.3g}, the study's threshold"
+            )
     classes = [] if forest.classes is None else forest.classes.tolist()
     rows: list[list[Any]] = [["row", "prediction", *(f"probability_{c}" for c in classes)]]
     for i, (best, shares) in enumerate(zip(decided.tolist(), scores.tolist(), strict=True), 1):
@@ -104,7 +108,7 @@ def predict_table(
 
 
 def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Frame", list[str] | None]:
-    """Read a table by a schema, and the cells of one of its columns as they are written."""
+    """Read a table by a schema, and the cells of one column as written."""
     from silvan.data.cells import text_columns
     from silvan.data.table import open_table, read_table
     from silvan.util.cell_text import STRANGE, value_text
@@ -114,7 +118,7 @@ def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Fram
     opened = open_table(source, schema.label.name, by_schema=True)
     if id_ not in opened.frame.columns:
         where = repr(str(source)) if isinstance(source, Path) else source.where
-        raise InputError(f"{where} has no column {id_!r}; --id names a column to keep beside the predictions")
+        raise InputError(f"{where} has no column {id_!r}; --id names a column to keep next to the predictions")
     opened.check_clear(schema)
     frame = opened.with_texts([*text_columns(schema), id_])
     texts = ((value, value_text(value) or "") for value in frame[id_].to_list())
@@ -122,7 +126,7 @@ def read_with_ids(source: Any, schema: "Schema", id_: str | None) -> tuple["Fram
 
 
 def columns_of_some(record: "Record | None", schema: "Schema") -> set[str]:
-    """Return the columns that some of a run's sites lack: there they count as missing, and so they may in a table."""
+    """Return the columns that some sites of the run lack, which a table may lack too: they count as missing."""
     if record is None or record.by == "columns":
         return set()
     return {column.name for column in record.columns if len(column.sites) < len(record.sites)} & {*schema.columns}
@@ -131,9 +135,9 @@ def columns_of_some(record: "Record | None", schema: "Schema") -> set[str]:
 def lacking_columns(
     table: Path, columns: list[str], schema: "Schema", fill: bool, partial: AbstractSet[str] = frozenset()
 ) -> list[str]:
-    """Return the columns that a table lacks; raise ``SchemaError`` unless they, but not all, may count as missing.
+    """Return the columns that a table lacks; raise ``SchemaError`` unless they may count as missing.
 
-    The ``partial`` ones may, and a line says so, unless one of the table's own columns looks like them.
+    ``partial`` columns may, with a note, unless another column of the table has a similar name.
     """
     from silvan.data.encode import near_names
     from silvan.util.readable import format_names
@@ -142,48 +146,48 @@ def lacking_columns(
     near = near_names(absent, [name for name in columns if name not in schema.columns])
     known = not near and partial >= {*absent}
     if absent and (len(absent) == len(set(schema.columns)) or not (fill or known)):
-        mend = "is it the right table?" if fill else "add these columns, or pass --fill to count them as missing"
+        mend = "is it the right table?" if fill else "add these columns, or pass --fill to treat them as missing"
         mend = f"did you mean {format_names(near)}?" if near else mend
         raise SchemaError(f"{str(table)!r} lacks {format_names(absent)}; {mend}")
     if absent and not fill:
         lacks = f"{str(table)!r} lacks {format_names(absent)}"
-        typer.echo(clean(f"{lacks}, as some sites of the study did: counted as missing"), err=True)
+        typer.echo(clean(f"{lacks}, like some sites of the study: treated as missing"), err=True)
     return absent
 
 
 def note_unknown_categories(frame: "Frame", schema: "Schema") -> None:
-    """Print a line for each column most of whose categories the forest does not know: they may be coded otherwise."""
+    """Print a line for each column with mostly unknown categories, which may be coded differently."""
     from silvan.data.encode import mostly_unknown
     from silvan.util.readable import format_names
 
     for name, rows in mostly_unknown(frame, schema).items():
         feature = schema.features[schema.names.index(name)]
-        line = f"look at {name}: {rows:,} of {len(frame):,} rows have categories that the forest does not know, "
-        line += "and count as 'other'" if feature.other else "and count as missing"
+        line = f"check {name}: {rows:,} of {len(frame):,} rows have categories unknown to the forest, treated as "
+        line += "'other'" if feature.other else "missing"
         typer.echo(clean(f"{line}; it knows {format_names(list(feature.categories or ()))}"), err=True)
 
 
 def note_extrapolation(forest: "Forest", X: "np.ndarray") -> None:
-    """Print how many numbers are far outside those that the forest was trained on, and in which columns."""
+    """Print how many numbers lie far outside the range that the forest was trained on, and in which columns."""
     from silvan.forest.extrapolation import far_outside
     from silvan.util.readable import format_number
 
     found = far_outside(forest, X)
     for one in found[:_MOST_COLUMNS]:
         between = f"{format_number(one.low)} and {format_number(one.high)}"
-        line = f"look at {one.column}: {one.rows:,} of {count_of(len(X), 'row')} are far outside the values that the "
+        line = f"check {one.column}: {one.rows:,} of {count_of(len(X), 'row')} lie far outside the values that the "
         typer.echo(clean(f"{line}forest was trained on (its thresholds lie between {between})"), err=True)
     if found:
         cells, columns = count_of(sum(one.rows for one in found), "cell"), count_of(len(found), "column")
         typer.echo(
-            f"{cells} of {columns} {'is' if cells == '1 cell' else 'are'} extrapolated: predictions there are those of "
-            "the nearest values; are the units the same?",
+            f"{cells} of {columns} {'is' if cells == '1 cell' else 'are'} extrapolated, with the predictions of the "
+            "nearest known values; are the units the same?",
             err=True,
         )
 
 
 def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill: bool, reading: Words) -> None:
-    """Predict rows that parties hold columns of, matched by their id."""
+    """Predict rows whose columns several parties hold, matched by id."""
     from silvan.study import column_steps
     from silvan.study.progress_bars import ProgressBars
     from silvan.study.reading_options import as_written, parse_readings
@@ -195,8 +199,8 @@ def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill
     asked = parse_readings(reading or [], tables)
     sources = {}
     for party, table in tables.items():
-        own = {"reading": record.readings[party]} if party in record.readings else record.study
-        sources[party] = _noted(as_written(table, own, asked[party]))
+        settings = {"reading": record.readings[party]} if party in record.readings else record.study
+        sources[party] = _noted(as_written(table, settings, asked[party]))
     predictions = column_steps.predict(model, record, sources, ProgressBars(), fill=fill)
     text = csv_text([predictions.columns, *predictions.iter_rows()])
     write_out(text, output, f"{count_of(len(predictions), 'prediction')} by model {record.models[0].hash[:12]}")
@@ -204,20 +208,20 @@ def predict_matched_rows(run: "Run", words: list[str], output: Path | None, fill
 
 def _tables_by_party(words: list[str], names: list[str]) -> dict[str, str]:
     """Return the table of each party, given as PARTY=TABLE."""
-    found: dict[str, str] = {}
+    tables: dict[str, str] = {}
     for word in words:
         name = max((n for n in names if word.startswith(f"{n}=")), key=len, default=None)
         if name is None:
             raise InputError(
                 f"name each party's table as PARTY=TABLE, the party one of {', '.join(names)}; got {word!r}"
             )
-        if name in found:
+        if name in tables:
             raise InputError(f"party {name!r} has two tables; name one")
-        found[name] = word[len(name) + 1 :]
-    lacking = [name for name in names if name not in found]
+        tables[name] = word[len(name) + 1 :]
+    lacking = [name for name in names if name not in tables]
     if lacking:
         raise InputError(f"name the table of party {lacking[0]!r} too: {lacking[0]}=TABLE; the model needs all parties")
-    return found
+    return tables
 
 
 def write_out(text: str, output: Path | None, what: str) -> None:
@@ -232,7 +236,7 @@ def write_out(text: str, output: Path | None, what: str) -> None:
 
 
 def open_column_run(path: Path) -> "Run | None":
-    """Return the run if it is one of parties; None for any other model."""
+    """Return the run if it is vertical; None for any other model."""
     from silvan.study.run_folder import RUN, Run
 
     if not path.is_dir() or not (path / RUN).is_file():
@@ -256,14 +260,14 @@ def open_forest(path: Path, site: str | None = None) -> "Forest":
 
 
 def table_as_written(table: str | Path, record: "Record | None", words: Words) -> Any:
-    """Return the source of a table; print how the study's ``[reading]`` section interprets it."""
+    """Return the source of a table, and print how the study's ``[reading]`` section interprets it."""
     from silvan.study.reading_options import as_written, parse_reading
 
     return _noted(as_written(table, {} if record is None else record.study, parse_reading(words or [])))
 
 
 def _noted(written: "ReadAs") -> Any:
-    """Return what to read a table from; print what the study's own options make of it."""
+    """Return the source of a table, and print how the study's options interpret it."""
     if written.note:
         typer.echo(clean(written.note), err=True)
     return written.source

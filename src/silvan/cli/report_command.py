@@ -1,4 +1,4 @@
-"""``silvan report``: writes the page of a run folder, or the same as JSON or Markdown."""
+"""``silvan report``: writes a run's report as a page, JSON or Markdown."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,11 +11,11 @@ from silvan.errors import InputError
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="What the page shows, as data.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Sentences, tables and model card as Markdown.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as data.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print sentences, tables and model card.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")] = None,
 ) -> None:
-    """Write a run's report.html: one page that needs nothing else. JSON and Markdown go to standard output."""
+    """Write a run's report.html, a self-contained page. JSON and Markdown go to standard output."""
     from silvan.report.html import render, write_report
     from silvan.report.markdown import markdown as as_markdown
     from silvan.report.summary import summarise_run, summary_json
@@ -23,9 +23,9 @@ def report(
     from silvan.util.files import write_whole
 
     if json and markdown:
-        raise InputError("--json and --markdown are two reports; ask for one at a time")
+        raise InputError("--json and --markdown exclude each other; choose one")
     if open_ and (json or markdown):
-        raise InputError("--open shows the page; leave out --json and --markdown")
+        raise InputError("--open shows the page; omit --json and --markdown")
     if not json and not markdown and output is None:
         path = write_report(Run(run))
     else:

@@ -1,4 +1,4 @@
-"""``silvan reproduce``: makes the tables and figures of publications again, with a clone of the repository."""
+"""``silvan reproduce``: reproduces the tables and figures of publications; needs a clone of the repository."""
 
 import sys
 from importlib import import_module
@@ -18,17 +18,17 @@ def reproduce(
     paper: Annotated[
         str, Argument(metavar="PAPER", help="bofrf, thesis, federated-forest, histogram, frf-health, autoforest, all.")
     ],
-    quick: Annotated[bool, Option("--quick", help="Few seeds and small samples: minutes, rough results.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Few seeds, small samples: rough results in minutes.")] = False,
     table: Annotated[str | None, Option("--table", metavar="N", help="Only this table.")] = None,
     figure: Annotated[str | None, Option("--figure", metavar="N", help="Only this figure.")] = None,
-    jobs: Annotated[int, Option("--jobs", min=1, help="Cases at a time.")] = 2,
-    out: Annotated[Path, Option("--out", metavar="FOLDER", help="Where pages and results go.")] = Path("reproduced"),
-    download: Annotated[bool, Option("--download", help="Fetch tables that are missing from OpenML.")] = False,
+    jobs: Annotated[int, Option("--jobs", min=1, help="Cases to run in parallel.")] = 2,
+    out: Annotated[Path, Option("--out", metavar="FOLDER", help="Folder for pages and results.")] = Path("reproduced"),
+    download: Annotated[bool, Option("--download", help="Download missing tables from OpenML.")] = False,
 ) -> None:
-    """Make a publication's tables and figures again: the published figure, ours, and the difference.
+    """Reproduce a publication's tables and figures: the published value, ours, and the difference.
 
-    Finished cases are kept in the folder, so an interrupted run goes on. Tables come from scikit-learn and from the
-    folder that SILVAN_DATA names; what is missing is named, and the rest is run.
+    Finished cases are kept in the folder, so an interrupted run resumes. Data comes from scikit-learn and from the
+    folder that SILVAN_DATA names; missing tables are listed, and the rest is run.
     """
     root = _clone()
     if str(root) not in sys.path:
@@ -39,7 +39,7 @@ def reproduce(
             paper, quick=quick, only=only, jobs=jobs, out=out, download=download
         )
     except KeyboardInterrupt:
-        typer.echo("interrupted; finished cases are kept, and the same command goes on from there", err=True)
+        typer.echo("interrupted; finished cases are kept, and the same command resumes from there", err=True)
         raise typer.Exit(INTERRUPTED) from None
     print_lines(*lines)
     if not whole:
@@ -47,8 +47,8 @@ def reproduce(
 
 
 def _clone() -> Path:
-    """Return the folder of the repository: where the package is installed from, or the one that the user is in."""
+    """Return the repository's folder: the one that the package is installed from, or the current one."""
     for root in (Path(__file__).resolve().parents[3], Path.cwd()):
         if (root / "experiments" / "reproduce" / "command.py").exists():
             return root
-    raise InputError("the experiments are not part of the installed package: run this in a clone of the repository")
+    raise InputError("the installed package does not contain the experiments: run this in a clone of the repository")

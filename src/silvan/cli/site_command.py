@@ -12,25 +12,22 @@ from silvan.errors import InputError, SilvanError
 from silvan.util.readable import count_of
 
 if TYPE_CHECKING:
-    from silvan.deploy.membership.joined_site import JoinedSite
     from silvan.deploy.membership.site_files import SiteFiles
     from silvan.deploy.studies.send_results import KeptResults
     from silvan.study.study import Study
 
 Folder = Annotated[Path, Argument(metavar="FOLDER", help="The site's folder.")]
-StudyName = Annotated[str, Argument(metavar="STUDY", help="The study's name, or how it begins.")]
+StudyName = Annotated[str, Argument(metavar="STUDY", help="The study's name, or its beginning.")]
 ResultsOf = Annotated[
-    str | None, Argument(metavar="STUDY", help="The study's name; without one, all results are listed.")
+    str | None, Argument(metavar="STUDY", help="The study's name; without it, all results are listed.")
 ]
-Output = Annotated[Path | None, Option("--output", "-o", metavar="FILE", help="Where to write it.")]
-
-_MOST_COLUMNS = 12
+Output = Annotated[Path | None, Option("--output", "-o", metavar="FILE", help="File to write.")]
 
 app = typer.Typer(
     cls=PlainGroup,
     callback=posix_only,
     no_args_is_help=True,
-    help="A site's own side: its ledger, and the studies its owner approves.",
+    help="Commands for a site's owner: join, approve studies, read the ledger, get results.",
 )
 
 
@@ -41,26 +38,19 @@ def _site(folder: Path) -> "SiteFiles":
     return open_site(folder)
 
 
-def _joined(folder: Path) -> "JoinedSite":
-    """Open the folder of a site that has joined."""
-    from silvan.deploy.membership.joined_site import JoinedSite
-
-    return JoinedSite(folder)
-
-
-# -- what left
+# -- the ledger
 
 
 @app.command()
 def ledger(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="The site's folder, or the ledger in it.")],
-    verify: Annotated[bool, Option("--verify", help="Check every line for changes, gaps and other keys.")] = False,
-    key: Annotated[str | None, Option(metavar="KEY", help="The site's public key, if not its site.pub.")] = None,
-    noted: Annotated[str | None, Option(metavar="DIGEST", help="Look for a line whose digest was noted.")] = None,
-    last: Annotated[int | None, Option("--last", metavar="N", min=1, help="Show the last lines only.")] = None,
+    verify: Annotated[bool, Option("--verify", help="Check every line's signature and place.")] = False,
+    key: Annotated[str | None, Option(metavar="KEY", help="The site's public key (default: site.pub).")] = None,
+    noted: Annotated[str | None, Option(metavar="DIGEST", help="Look for the line with this digest.")] = None,
+    last: Annotated[int | None, Option("--last", metavar="N", min=1, help="Show only the last N lines.")] = None,
     json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what left a site and what was refused, in plain words."""
+    """Show in plain words what left the site and what was refused."""
     from silvan.cli.ledger_tables import lines_table, verdict
     from silvan.cli.terminal import print_parts
     from silvan.federation.keys import read_public
@@ -87,21 +77,23 @@ def ledger(
         print_parts(lines_table(shown, len(lines)))
 
 
-# -- which studies are approved or declined, and on which rows
+# -- approving and declining studies, and freezing their rows
 
 
 @app.command()
 def approve(
     folder: Folder,
-    study: Annotated[str | None, Argument(metavar="STUDY", help="The study's name; else all are listed.")] = None,
+    study: Annotated[
+        str | None, Argument(metavar="STUDY", help="The study's name; without it, all are listed.")
+    ] = None,
     messages: Annotated[
         list[str] | None,
-        Option("--message", metavar="KIND", help="A kind that may be answered; '*': all by the policy; else as shown."),
+        Option("--message", metavar="KIND", help="Allow this kind of message; '*': all that the policy allows."),
     ] = None,
-    tasks: Annotated[int | None, Option(min=1, help="How many models and evaluations; else as shown.")] = None,
-    withdraw: Annotated[bool, Option("--withdraw", help="Approve the study no longer.")] = False,
+    tasks: Annotated[int | None, Option(min=1, help="Most models and evaluations (default: as listed).")] = None,
+    withdraw: Annotated[bool, Option("--withdraw", help="Withdraw the approval.")] = False,
 ) -> None:
-    """Approve a study, so that the site takes part in it; needed where the policy says approve = true."""
+    """Approve a study so that the site takes part; required if the policy says approve = true."""
     from silvan.cli.ledger_tables import approvals_list
     from silvan.cli.terminal import print_parts
     from silvan.deploy.membership.flare_folder import is_site
@@ -109,21 +101,21 @@ def approve(
     from silvan.util.acting_user import acting_user
 
     approvals = folder_at(folder).approvals
-    if is_site(folder):  # a site of a federation of machines knows which studies came in
+    if is_site(folder):  # a site of a federation of machines knows which studies it has received
         member = _site(folder)
         approvals = member.folder.approvals
         if study is None:
             _show_studies(member, folder)
             return
         study = _complete_name(member, study)
-        coming = next((one for one in member.studies() if one.unique_name == study), None)
-        if coming is not None and not withdraw:
+        received = next((one for one in member.studies() if one.unique_name == study), None)
+        if received is not None and not withdraw:
             from silvan.deploy.studies.explain import approve_study
             from silvan.deploy.studies.study_table import remember_table
 
-            made = approve_study(member, coming, messages, tasks)
+            made = approve_study(member, received, messages, tasks)
             print_parts(approvals_list([made]))
-            print_lines(remember_table(member, coming))
+            print_lines(remember_table(member, received))
             return
     if study is None:
         if withdraw:
@@ -141,7 +133,7 @@ def approve(
 
 
 def _show_studies(member: "SiteFiles", folder: Path) -> None:
-    """Show the studies that came in: what each learns, what would leave, what it costs."""
+    """Show the studies received: what each learns, what would leave, what it costs."""
     from rich.text import Text
 
     from silvan.cli.ledger_tables import kinds_table
@@ -150,7 +142,7 @@ def _show_studies(member: "SiteFiles", folder: Path) -> None:
 
     studies = member.studies()
     if not studies:
-        print_lines("No study has come in yet.")
+        print_lines("No study has arrived yet.")
     for study in studies:
         explained = explain(member, study)
         approved = member.folder.approvals.find(study.unique_name)
@@ -168,26 +160,24 @@ def _show_studies(member: "SiteFiles", folder: Path) -> None:
         if explained.leaves:
             print_parts(kinds_table(explained.leaves))
         if member.policy.approve and not approved:
-            # by the digest: what a coordinator calls a study is no part of a command
+            # by its digest: the coordinator's name for the study must not become part of a command
             print_lines(f"To approve: silvan site approve {shlex.quote(str(folder))} {study.digest}")
             if declined is None:
                 print_lines(f'To decline: silvan site decline {shlex.quote(str(folder))} {study.digest} --why "..."')
 
 
 def _complete_name(member: "SiteFiles", study: str) -> str:
-    """Return the one name, of studies that came in or are approved, that begins with the text, or whose digest does."""
+    """Return the only study, received or approved, whose name or digest begins with the text."""
     names = {one.unique_name: one.digest for one in member.studies()}
-    known = {**{approval.study: "" for approval in member.folder.approvals.listed()}, **names}
-    matching = sorted(name for name, digest in known.items() if name.startswith(study) or digest.startswith(study))
+    names = {**{approval.study: "" for approval in member.folder.approvals.listed()}, **names}
+    matching = sorted(name for name, digest in names.items() if name.startswith(study) or digest.startswith(study))
     if len(matching) != 1:
-        raise InputError.about(
-            "study", f"must be one of those that came in: {', '.join(map(repr, known)) or 'none did'}"
-        )
+        raise InputError.about("study", f"must be one of those received: {', '.join(map(repr, names)) or 'none yet'}")
     return matching[0]
 
 
 def study_of(member: "SiteFiles", study: str) -> "Study":
-    """Return the one study that came in whose name, or whose digest, begins with the text."""
+    """Return the only study received whose name or digest begins with the text."""
     name = _complete_name(member, study)
     return next(one for one in member.studies() if one.unique_name == name)
 
@@ -196,38 +186,38 @@ def study_of(member: "SiteFiles", study: str) -> "Study":
 def decline(
     folder: Folder,
     study: StudyName,
-    why: Annotated[str, Option("--why", metavar="TEXT", help="Reason that the coordinator sees, in one line.")],
+    why: Annotated[str, Option("--why", metavar="TEXT", help="Reason for the coordinator, in one line.")],
 ) -> None:
-    """Take no part in a study: the coordinator learns why. Approving it later takes that back."""
+    """Decline a study and tell the coordinator why; you can still approve it later."""
     member = _site(folder)
     member.decline(study_of(member, study), why)
-    print_lines("Declined. The coordinator learns this when it asks next.")
+    print_lines("Declined. The coordinator learns this with its next request.")
 
 
 @app.command()
 def freeze(
     folder: Folder,
     study: StudyName,
-    remove: Annotated[bool, Option("--remove", help="Remove the copy: the study is over.")] = False,
+    remove: Annotated[bool, Option("--remove", help="Remove the copy after the study.")] = False,
 ) -> None:
-    """Keep a copy of the table in the site's folder for one study, which then goes on though the table changes."""
+    """Keep a copy of the table for one study, so that later changes of the table do not stop it."""
     from silvan.deploy.studies.study_table import freeze as freeze_table
     from silvan.deploy.studies.study_table import thaw
 
     member = _site(folder)
     plan = study_of(member, study)
     if remove:
-        print_lines("Removed." if thaw(member, plan) else "The rows of this study are not frozen.")
+        print_lines("Removed." if thaw(member, plan) else "This study has no frozen rows.")
     else:
         print_lines(f"Frozen: {freeze_table(member, plan)}")
 
 
-# -- results of studies
+# -- results
 
 
 @app.command()
 def model(folder: Folder, study: ResultsOf = None, output: Output = None) -> None:
-    """Write the model of a finished study to a file, after its signature was checked; or list what has come."""
+    """Check the signature of a finished study's model and write it to a file; or list the results."""
     from silvan.util.files import write_whole
 
     kept = _results(folder, study)
@@ -235,16 +225,16 @@ def model(folder: Folder, study: ResultsOf = None, output: Output = None) -> Non
         return
     if kept.model is None:
         raise InputError(
-            "the model of a study over columns is in shares: this party's is in its store, and new rows are predicted "
-            "together (`silvan study predict`)"
+            "the model of a vertical study is split into shares: this party's share is in its store, and parties "
+            "predict new rows together (`silvan study predict`)"
         )
     if output is None:
         raise InputError("name the file to write the model to: -o FILE")
     write_whole(output, kept.model)
     if kept.record.at_sites:
         print_lines(
-            f"Written: {output}. Made here, of the forest that all sites share and of this site's own rows: nobody "
-            "else has it, and its leaf values tell of these rows. Share it with care."
+            f"Written: {output}. It was made here from the shared forest and this site's own rows. Nobody else has "
+            "it, and its leaf values reveal something about these rows: share it with care."
         )
         return
     print_lines(f"Written: {output}. Signed by the coordinator for this study and site.")
@@ -252,7 +242,7 @@ def model(folder: Folder, study: ResultsOf = None, output: Output = None) -> Non
 
 @app.command()
 def report(folder: Folder, study: ResultsOf = None, output: Output = None) -> None:
-    """Write the report of a finished study, with the site's own metrics, after its signature was checked."""
+    """Check the signature of a finished study's report and write it, with the site's own metrics."""
     from silvan.report.html import write_report
     from silvan.util.files import write_whole
 
@@ -267,22 +257,22 @@ def report(folder: Folder, study: ResultsOf = None, output: Output = None) -> No
 
 
 def _results(folder: Path, study: str | None) -> "KeptResults | None":
-    """Return the results of a study, checked; without a name, list those that have come, and whether they are whole."""
+    """Return a study's results after checking them; without a name, list all results and whether they are intact."""
     from silvan.deploy.studies.send_results import read_results
 
     member = _site(folder)
     if study is not None:
         return read_results(member, study_of(member, study))
-    found = [plan for plan in member.studies() if member.results_folder(plan).is_dir()]
-    if not found:
-        print_lines("No results have come yet.")
-    for plan in found:
+    finished = [plan for plan in member.studies() if member.results_folder(plan).is_dir()]
+    if not finished:
+        print_lines("No results have arrived yet.")
+    for plan in finished:
         try:
             kept = read_results(member, plan)
             state = "; ".join(
                 f"{count_of(one.trees, 'tree')}, {one.hash[:12]}" for one in kept.record.models if one.trees
             )
-            made = "; another, made here of this site's own rows" if kept.record.at_sites else ""
+            made = "; another one, made here from this site's own rows" if kept.record.at_sites else ""
             state = f"{state or 'a model in shares'}{made}; in {kept.run.folder}"
         except SilvanError as error:
             state = str(error)
@@ -290,132 +280,27 @@ def _results(folder: Path, study: str | None) -> "KeptResults | None":
     return None
 
 
-# -- membership of a federation
-
-
-@app.command()
-def join(
-    invite: Annotated[Path, Argument(metavar="INVITE", help="The invitation that the coordinator sent.")],
-    table: Annotated[str, Option(metavar="TABLE", help="A CSV or Parquet file, or a URL: postgresql://...")],
-    query: Annotated[str | None, Option(help="What to read of a database: SELECT ..., or a table.")] = None,
-    folder: Annotated[Path | None, Option(metavar="FOLDER", help="Where to keep all of it; else SITE.")] = None,
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory that rows may take, as 2GB; else all.")] = None,
-    cluster: Annotated[
-        str | None, Option(metavar="ADDRESS", help="The Dask scheduler; its workers read TABLE.")
-    ] = None,
-    reading: Annotated[
-        list[str] | None,
-        Option(metavar="KEY=VALUE", help="For the section reading of site.toml: 'decimal=,'; repeatable."),
-    ] = None,
-) -> None:
-    """Join a federation: check the table, make keys on this machine, have them signed."""
-    from silvan.data.readers.query import is_url
-    from silvan.deploy.membership.coordinator_folder import Invite
-    from silvan.deploy.membership.joined_site import JoinedSite
-    from silvan.deploy.membership.site_files import FILES_ALONE, absolute_path, check_table, source_of
-    from silvan.study.reading_options import parse_reading, reading_lines
-
-    invitation = Invite.read(invite)
-    source = absolute_path(table) if cluster is None else str(Path(table).absolute())
-    options = {key: value for key, value in parse_reading(reading or []).items() if value is not None}
-    if options and is_url(source):
-        raise InputError(FILES_ALONE)
-    columns, rows = check_table(source_of(source, query, options, cluster), invitation.columns, memory)
-    more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
-    print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
-    place, how = folder or Path(invitation.site), reading_lines(options)
-    member = JoinedSite.join(place, invitation, source, query, {"approve": True}, memory, cluster, how)
-    print_lines(
-        f"{member.name} has joined {invitation.federation}. Its folder is {member.path}; what it lets out is in "
-        "site.toml.",
-        f"Tell the coordinator by telephone, and see that it reads the same: {member.fingerprint}",
-        f"Next: silvan site start {place}",
-    )
-
-
-@app.command()
-def start(
-    folder: Folder, foreground: Annotated[bool, Option("--foreground", help="Stay, as systemd wants it.")] = False
-) -> None:
-    """Start the site's process: it connects to the coordinator, and answers what you let it."""
-    from silvan.deploy.service.start_stop import prepare_site, start_site
-
-    member = _joined(folder)
-    print_lines(*prepare_site(member))
-    process = start_site(member, foreground=foreground)
-    print_lines(
-        f"Running (process {process.pid}). Errors: silvan site status {folder}. FLARE's log: {member.path}/kit/log.txt"
-    )
-
-
-@app.command()
-def renew(folder: Folder) -> None:
-    """Renew the site's certificate, by the key that the coordinator knows the site by; then restart the site."""
-    member = _joined(folder)
-    member.renew()
-    end = f"{member.certificate.not_valid_after_utc:%Y-%m-%d}"
-    print_lines(f"Renewed, until {end}. The site uses it when it is started again.")
-
-
-@app.command()
-def roster(
-    folder: Folder,
-    accept: Annotated[str | None, Option(metavar="WORDS", help="The words of the new list, compared.")] = None,
-) -> None:
-    """Show everybody's keys that the site goes by, in words, and those that the coordinator tells now."""
-    from silvan.deploy.membership.coordinator_folder import compare_rosters, roster_fingerprint
-
-    member = _joined(folder)
-    if accept is not None:
-        kept = member.accept_roster(accept)
-        print_lines(f"Accepted: {', '.join(kept.sites)}. Studies that have begun go on with the sites that they have.")
-        return
-    kept_now, latest = member.roster(), member.latest_roster()
-    if kept_now is not None:
-        print_lines(f"Kept: {', '.join(kept_now.sites)}; in words: {roster_fingerprint(kept_now)}")
-    if latest is None:
-        print_lines("The coordinator has no complete list: not all sites have joined.")
-    elif kept_now is None or kept_now != latest:
-        change = "" if kept_now is None else f" ({compare_rosters(kept_now, latest).describe()})"
-        words = roster_fingerprint(latest)
-        print_lines(
-            f"The coordinator tells now: {', '.join(latest.sites)}{change}; in words: {words}",
-            "Compare these words with the coordinator and another site by telephone. If they are the same:",
-            f'silvan site roster {shlex.quote(str(folder))} --accept "{words}"',
-        )
-    else:
-        print_lines("The coordinator tells the same.")
-
-
-@app.command()
-def stop(folder: Folder) -> None:
-    """Stop the site's process; a study waits, and goes on when it is started again."""
-    from silvan.deploy.service.start_stop import process_of
-
-    print_lines("Stopped." if process_of(_joined(folder)).stop() else "It was not running.")
-
-
-# -- copies of the folder, and how the site stands
+# -- backups and status
 
 
 @app.command()
 def backup(
     folder: Folder, target: Annotated[Path, Argument(metavar="TARGET", help="A new folder for the copy.")]
 ) -> None:
-    """Copy the site's folder, while it is stopped; to put it back, copy it to where it was."""
+    """Copy the folder of a stopped site; to restore it, copy it back."""
     from silvan.deploy.service.backup import backup_site
 
     n = backup_site(_site(folder), target)
-    print_lines(f"{count_of(n, 'file')} in {target}. Secrets are among them: keep it as you keep the site's folder.")
+    print_lines(f"{count_of(n, 'file')} in {target}. It contains secrets: protect it like the site's folder.")
 
 
 @app.command()
 def restored(
     folder: Folder,
-    accept: Annotated[bool, Option("--accept", help="Take the files as they are; the ledger notes it.")] = False,
-    budget: Annotated[Path | None, Option(metavar="FILE", help="The privacy budget, if elsewhere.")] = None,
+    accept: Annotated[bool, Option("--accept", help="Accept the files as they are; the ledger records it.")] = False,
+    budget: Annotated[Path | None, Option(metavar="FILE", help="The budget file, if it is elsewhere.")] = None,
 ) -> None:
-    """Show which of a site's files are behind the others, after some were lost or put back from a backup."""
+    """Show which of a site's files are older than the others, after a loss or a restored backup."""
     from silvan.deploy.membership.flare_folder import is_site
     from silvan.deploy.membership.joined_site import JoinedSite
     from silvan.deploy.service.start_stop import process_of
@@ -433,19 +318,19 @@ def restored(
         charged = Budget(None, budget)
     marks = FileMarks(site.ledger, charged, store)
     faults = marks.accept(folder.resolve().name) if accept else marks.faults()
-    print_lines(*([f"{fault[0].upper()}{fault[1:]}." for fault in faults] or ["No file is behind another."]))
+    print_lines(*([f"{fault[0].upper()}{fault[1:]}." for fault in faults] or ["All files are equally recent."]))
     if faults and not accept:
         print_lines(
-            "The site answers nothing meanwhile. Put back the files as they were last. If they are lost, --accept "
-            "takes these: what the ledger knows to be spent stays spent, but the site may be asked again what it has "
-            "forgotten, so withdraw the approval of studies that ran since."
+            "Until then, the site answers no requests. Restore the latest files. If they are lost, --accept "
+            "continues with these: budget that the ledger shows as spent stays spent, but the site may answer again "
+            "what it has forgotten, so withdraw the approval of studies that ran since the backup."
         )
         raise typer.Exit(1)
 
 
 @app.command()
 def status(folder: Folder, json: Annotated[bool, Option("--json", help="As JSON, for programs.")] = False) -> None:
-    """Show how the site stands: its process, its keys, studies that wait for approval, its budget."""
+    """Show the site's status: process, key, studies waiting for approval, privacy budget."""
     from silvan.deploy.service.status import as_data, site_status
 
     found = site_status(_site(folder))
@@ -456,7 +341,7 @@ def status(folder: Folder, json: Annotated[bool, Option("--json", help="As JSON,
     print_wrapped(
         f"{found.site} of {found.federation}, coordinator {found.coordinator}: {running}"
         if found.federation
-        else f"{found.site}, a site that FLARE's own commands start and stop",
+        else f"{found.site}, started and stopped by FLARE's own commands",
         *([f"Its keys in words: {found.words}"] if found.words else []),
     )
     if found.problem:
@@ -485,5 +370,5 @@ def metrics(
 
     path = _site(folder).path
     server = status.make_metrics_server(port, lambda: status.metrics(status.site_status(_site(path))))
-    print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
+    print_lines(f"Metrics at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
     server.serve_forever()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from silvan.cli.plain_text import PlainGroup, clean, posix_only, print_json, print_lines, print_wrapped
+from silvan.cli.plain_text import PlainGroup, posix_only, print_json, print_lines, print_wrapped
 from silvan.errors import InputError
 from silvan.util.readable import count_of
 
@@ -32,7 +32,7 @@ app = typer.Typer(
     cls=PlainGroup,
     callback=posix_only,
     no_args_is_help=True,
-    help="A federation of machines, from the coordinator's side. docs/deployment.md goes through it.",
+    help="Commands for the coordinator of a federation of machines. docs/deployment.md is the guide.",
 )
 
 In = Annotated[Path, Option("--in", metavar="FOLDER", help="The coordinator's folder; by default the current one.")]
@@ -49,12 +49,12 @@ def _hub(folder: Path) -> "CoordinatorFiles":
 
 @app.command()
 def init(
-    name: Annotated[str, Argument(metavar="NAME", help="What to call it; a folder is made for it.")],
-    sites: Annotated[list[str], Option("--site", metavar="SITE", help="A site; give it once for each.")],
+    name: Annotated[str, Argument(metavar="NAME", help="The federation's name, and that of its new folder.")],
+    sites: Annotated[list[str], Option("--site", metavar="SITE", help="A site; repeatable.")],
     address: Annotated[str, Option(metavar="HOST[:PORT]", help="Where sites reach this machine.")] = "localhost:8102",
     columns: Annotated[str, Option(metavar="A,B,...", help="Columns that every table must have.")] = "",
 ) -> None:
-    """Make a federation: its keys, its certificates and the folder to run it from."""
+    """Create a federation: its keys, certificates and folder."""
     from silvan.deploy.membership.coordinator_folder import PORT, CoordinatorFiles
 
     host, _, port = address.partition(":")
@@ -63,46 +63,46 @@ def init(
     wanted = [column.strip() for column in columns.split(",") if column.strip()]
     hub = CoordinatorFiles.create(Path(name), name, sites, host, int(port or PORT), wanted)
     print_lines(
-        f"{hub.path} is the coordinator's folder. Keep it private: who has it can let anybody in.",
+        f"{hub.path} is the coordinator's folder. Keep it private: whoever has it can admit anybody.",
         f"Next: cd {name}; silvan study start; silvan study invite {sites[0]}",
     )
 
 
 @app.command()
 def invite(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> None:
-    """Write an invitation for a site: a file to send to its owner, good once."""
+    """Write an invitation for a site: a file for its owner that works once."""
     from silvan.util.files import write_json
 
     made = _hub(folder).invite(site)
     path = folder / f"{site}.invite"
     write_json(path, made, private=True)
     print_lines(
-        f"Send {path} to the owner of {site}, and to nobody else; it is good once, until {made.until[:10]}.",
-        f"There: silvan site join {path.name} --table TABLE",
+        f"Send {path} only to the owner of {site}; it works once, until {made.until[:10]}.",
+        f"They run: silvan site join {path.name} --table TABLE",
     )
 
 
 @app.command()
 def add(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> None:
-    """Name a further site; then invite it."""
+    """Add another site; then invite it."""
     _hub(folder).add(site)
     print_lines(
-        f"Added. Next: silvan study invite {site}. When it has joined, the others accept it: silvan site roster FOLDER."
+        f"Added. Next: silvan study invite {site}. Once it has joined, the others accept it: silvan site roster FOLDER."
     )
 
 
 @app.command()
 def revoke(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> None:
-    """Take a site out: it is disconnected at once and asked nothing more, and nothing that it signs is taken."""
+    """Revoke a site: it is disconnected at once, gets no more requests, and its signatures are rejected."""
     _hub(folder).revoke(site)
-    print_lines(f"{site} is out. The other sites must accept the new roster: silvan site roster FOLDER")
+    print_lines(f"{site} is revoked. The other sites must accept the new roster: silvan site roster FOLDER")
 
 
 @app.command()
 def readmit(site: Annotated[str, Argument(metavar="SITE")], folder: In = Path()) -> None:
-    """Let a site in again that was stopped, because two processes answered for it; one of them must be gone."""
+    """Readmit a site that was blocked because two processes answered for it; stop one of them first."""
     why = _hub(folder).readmit(site)
-    print_lines(f"{site} may connect again. It was stopped: {why}." if why else f"{site} was not stopped.")
+    print_lines(f"{site} may connect again. It was blocked: {why}." if why else f"{site} was not blocked.")
 
 
 @app.command()
@@ -111,7 +111,7 @@ def start(
     folder: In = Path(),
     foreground: Annotated[bool, Option("--foreground", help="Stay until stopped, for containers.")] = False,
 ) -> None:
-    """Start the coordinator's processes in the background: sites can join and connect."""
+    """Start the coordinator's processes in the background, so that sites can join and connect."""
     from silvan.deploy.service.start_stop import start_coordinator, wait_for_end
 
     hub = _hub(at or folder)
@@ -124,7 +124,7 @@ def start(
 
 @app.command()
 def stop(at: At = None, folder: In = Path()) -> None:
-    """Stop the coordinator's processes; a study that runs goes on when they are started again."""
+    """Stop the coordinator's processes; a running study resumes at the next start."""
     from silvan.deploy.service.start_stop import processes_of, stop_all
 
     print_lines("Stopped." if stop_all(processes_of(_hub(at or folder))) else "Nothing was running.")
@@ -134,31 +134,28 @@ def stop(at: At = None, folder: In = Path()) -> None:
 def status(
     at: At = None, folder: In = Path(), json: Annotated[bool, Option("--json", help="As JSON, for programs.")] = False
 ) -> None:
-    """Show the sites, how far each is, and the studies."""
+    """Show the sites with their state, and the studies."""
     from rich.console import Console
-    from rich.text import Text
 
-    from silvan.cli.whole_table import make_table
+    from silvan.cli.terminal import shown
     from silvan.deploy.jobs.job_progress import line_of
     from silvan.deploy.service.status import as_data, coordinator_status
+    from silvan.report.site_tables import ReportTable
 
     hub = _hub(at or folder)
     found = coordinator_status(hub, _connected(hub))
     if json:
         print_json(as_data(found))
         return
-    table = make_table()
-    for column in ("Site", "Joined", "Connected", "Its keys in words: compare by telephone"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("Joined", "Connected"))
-    for name, site in found.sites.items():
-        table.add_row(Text(clean(name)), site.joined, "yes" if site.connected else "no", site.words)
-    Console().print(table)
+    heads = ["Site", "Joined", "Connected", "Its keys in words: compare by telephone"]
+    rows = [[name, site.joined, "yes" if site.connected else "no", site.words] for name, site in found.sites.items()]
+    Console().print(shown(ReportTable(heads, rows, texts=4)))
     print_wrapped(
         "", f"{found.federation} at {found.host}:{found.port}: {'running' if found.running else 'not running'}"
     )
     for name, pid in found.processes.items():
         if pid is None and any(found.processes.values()):
-            print_wrapped(f"Its process {name!r} does not run; `silvan study start` starts it.")
+            print_wrapped(f"Its process {name!r} is not running; `silvan study start` starts it.")
     if found.words:
         print_wrapped(f"All keys together in words: {found.words}")
     for run, progress in found.studies.items():
@@ -166,7 +163,7 @@ def status(
 
 
 def _connected(hub: "CoordinatorFiles") -> list[str]:
-    """Return the sites that are connected; none if the server does not run."""
+    """Return the sites that are connected; none if the server is not running."""
     from silvan.deploy.membership.startup_kit import ADMIN
     from silvan.deploy.service.start_stop import processes_of
 
@@ -195,16 +192,16 @@ def metrics(
 
     hub = _hub(at or folder)
     server = status.make_metrics_server(port, lambda: status.metrics(status.coordinator_status(hub, _connected(hub))))
-    print_lines(f"Figures at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
+    print_lines(f"Metrics at http://127.0.0.1:{port}/metrics; end with Ctrl-C.")
     server.serve_forever()
 
 
 @app.command()
 def run(
-    study: Annotated[Path, Argument(metavar="STUDY.toml", help="What to learn, see docs/study.md.")],
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, see docs/study.md.")],
     folder: In = Path(),
 ) -> None:
-    """Submit a study and watch it to its end; it goes on without this command, whatever happens to the sites."""
+    """Submit a study and watch it to its end; it continues without this command and survives restarts of sites."""
     from silvan.study.study_file import read_remote_study
 
     show_run(run_study(_hub(folder), read_remote_study(study)))
@@ -214,21 +211,19 @@ def run(
 def backup(
     target: Annotated[Path, Argument(metavar="TARGET", help="A new folder for the copy.")], folder: In = Path()
 ) -> None:
-    """Copy the coordinator's folder; to put it back, copy it to where it was."""
+    """Copy the coordinator's folder; to restore it, copy it back."""
     from silvan.deploy.service.backup import backup_coordinator
 
     n = backup_coordinator(folder, target)
-    print_lines(
-        f"{count_of(n, 'file')} in {target}. Secrets are among them: keep it as you keep the coordinator's folder."
-    )
+    print_lines(f"{count_of(n, 'file')} in {target}. It contains secrets: protect it like the coordinator's folder.")
 
 
 @app.command()
 def job(
-    study: Annotated[Path, Argument(metavar="STUDY.toml", help="What to learn; it must name the sites.")],
+    study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file; it must name the sites.")],
     folder: Annotated[Path, Option("-o", "--output", metavar="FOLDER", help="A new folder for the job.")],
 ) -> None:
-    """Write a study as a FLARE job, to be submitted to a federation that FLARE's own provisioning made."""
+    """Write a study as a FLARE job, for a federation provisioned with FLARE's own tools."""
     from silvan.deploy.jobs.job_folder import job_name, write_study_job
     from silvan.study.study_file import read_remote_study
 
@@ -242,7 +237,7 @@ def predict(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study as it was run, or its run folder.")],
     folder: In = Path(),
 ) -> None:
-    """Predict new rows by a model of columns; predictions are written at the party that holds the label."""
+    """Predict new rows with a vertical model; the party that holds the label gets the predictions."""
     from silvan.deploy.studies.new_rows import next_prediction, what_was_predicted
     from silvan.study.study_file import read_remote_study
 
@@ -257,13 +252,13 @@ def predict(
 def cancel(
     study: Annotated[Path, Argument(metavar="STUDY.toml", help="The study file, as it was run.")], folder: In = Path()
 ) -> None:
-    """End a study that runs or waits; if it is run again, it goes on where it stopped."""
+    """Cancel a running or waiting study; if it is run again, it resumes."""
     from silvan.deploy.service.submissions import cancel as cancel_study
     from silvan.study.study_file import read_remote_study
     from silvan.util.acting_user import acting_user
 
     ended = cancel_study(_hub(folder).run(read_remote_study(study).folder), acting_user())
-    print_lines("Cancelled." if ended else "Nothing to cancel: it has not begun, or is done.")
+    print_lines("Cancelled." if ended else "Nothing to cancel: the study has not started, or is done.")
 
 
 @app.command()
@@ -271,10 +266,10 @@ def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="The coordinator's run folder, or a copy of it.")],
     roster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The sites' keys as you know them; those in the run folder, if not given."),
+        typer.Option(metavar="FILE", help="The sites' keys as you know them (default: those in the run folder)."),
     ] = None,
 ) -> None:
-    """Verify a study that is done: its sums and its decisions, by what the sites signed; for its auditor."""
+    """Verify a finished study's sums and decisions against what the sites signed; for its auditor."""
     from silvan.federation.keys import Roster
     from silvan.report.html import write_report
     from silvan.study.run_folder import Run
@@ -293,8 +288,8 @@ def verify(
         print_wrapped(f"Model{f' of {model.site}' if model.site else ''}: {model.hash}.")
     if roster is None and found.passed:
         print_wrapped(
-            "The keys are those in the run folder: compare its roster.json with what the sites say their keys are, or "
-            "pass yours by --roster."
+            "The keys come from the run folder: compare its roster.json with the sites' own keys, or pass your copy "
+            "with --roster."
         )
     note_verification(run, found)
     write_report(Run(run))
@@ -332,23 +327,23 @@ def show_run(run: "Run") -> None:
 
 
 def timed_printer() -> Callable[[str], None]:
-    """Return a function that prints lines of text, each after the seconds since this call."""
+    """Return a function that prints a line of text after the seconds since this call."""
     start = time.monotonic()
     return lambda text: print_lines(f"{time.monotonic() - start:6.1f} s  {text}")
 
 
 @app.command()
 def local(
-    folder: Annotated[Path, Argument(metavar="FOLDER", help="A new folder for all of it.")] = Path("local"),
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="A new folder.")] = Path("local"),
     sites: Annotated[int, Option("--sites", min=1, max=16, help="How many sites.")] = 3,
-    keep: Annotated[bool, Option("--keep", help="Leave everything running afterwards.")] = False,
+    keep: Annotated[bool, Option("--keep", help="Keep everything running afterwards.")] = False,
 ) -> None:
-    """Set up a federation on this machine, in processes of their own with mutual TLS, and run an example study."""
+    """Set up a federation on this machine, in separate processes with mutual TLS, and run an example study."""
     from silvan.deploy.service.start_stop import make_local, process_of, processes_of, stop_all
     from silvan.study.parse import parse_remote_study
 
     if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder}: it is not empty; name a new folder")
+        raise InputError(f"{folder} is not empty; name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     tables = write_site_tables(folder, sites)
     hub, members = make_local(folder.resolve(), tables, report=timed_printer())
@@ -359,8 +354,8 @@ def local(
             stop_all([*map(process_of, members), *processes_of(hub)])
     if keep:
         print_lines(
-            f"All of it runs. Next: silvan study run STUDY.toml --in {hub.path}",
-            f"To end it: silvan study stop --in {hub.path}; silvan site stop {folder}/SITE for each",
+            f"Everything is running. Next: silvan study run STUDY.toml --in {hub.path}",
+            f"To stop it: silvan study stop --in {hub.path}; silvan site stop {folder}/SITE for each site",
         )
 
 

@@ -1,6 +1,6 @@
 """Tables and sentences for a terminal.
 
-Names come from files, so they are shown as plain text: no markup, no control characters.
+Names come from files, so they are printed as plain text, without markup and control characters.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from silvan.cli.plain_text import clean
 from silvan.cli.whole_table import make_table
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.metrics import METRICS
 from silvan.report import site_tables
 from silvan.report.summary import summarise
@@ -30,23 +30,23 @@ VERDICT = {"held": "green", "close": "yellow", "exceeded": "red", "not run": "di
 _STYLES = GAIN | VERDICT
 
 _SHORT = {"Positive": "Pos.", "Test rows": "Rows", "Sensitivity": "Sens.", "Specificity": "Spec.", "Threshold": "At"}
-"""Heads of the report's tables that a terminal has no room for."""
+"""Shorter heads for the report's tables, since a terminal has little room."""
 
 _MOST_COLUMNS = 5
-"""Columns that matter most, of which so many are shown."""
+"""Number of most important columns shown."""
 
 _WORDS = ("In words", "Note", "Verdict")
-"""Columns after numbers that hold texts."""
+"""Text columns to the right of numbers."""
 
 FILES = {
     "model.silvan": "the forest: silvan predict, or sv.Forest.load",
     "evaluation.csv": "every metric at every site",
     "run.json": "all of the above as data",
-    "report.html": "one page to read and to pass on",
-    "study.toml": "what was done: silvan fit runs it again",
-    "model": "the structure, and each party's share in a file of its own",
-    "journal.sqlite": "every reply, so that an interrupted fit goes on",
-    "learnt_rows.private": "to recognise training rows later; keep it to yourself",
+    "report.html": "the report, one page to read and share",
+    "study.toml": "the study file: silvan fit runs it again",
+    "model": "the structure, and each party's share in its own file",
+    "journal.sqlite": "every reply, so that an interrupted fit can resume",
+    "learnt_rows.private": "to recognise training rows later; keep it private",
 }
 
 
@@ -61,7 +61,7 @@ def results(summary: dict[str, Any]) -> RenderableType:
 
 
 def shown(table: site_tables.ReportTable, first: str = "", narrow: Sequence[str] = ()) -> RenderableType:
-    """Return a table of the report; ``first`` replaces its first head, and the columns ``narrow`` are left out."""
+    """Return a table of the report; ``first`` replaces its first head, and columns named in ``narrow`` are dropped."""
     drawn = make_table()
     kept = [i for i, head in enumerate(table.heads) if head not in narrow]
     beside = {column for _, column in table.gains}
@@ -88,7 +88,7 @@ def shown(table: site_tables.ReportTable, first: str = "", narrow: Sequence[str]
 
 
 def print_results(record: "Record", *, everything: bool = False, few: bool = False) -> None:
-    """Print how models compare, further metrics, some or all, unless ``few`` are wanted, and sentences."""
+    """Print the comparison of models, further metrics (some, all, or none if ``few``), and sentences."""
     summary = summarise(record)
     more = [] if few else further(summary)
     if everything:
@@ -97,21 +97,21 @@ def print_results(record: "Record", *, everything: bool = False, few: bool = Fal
 
 
 def further(summary: dict[str, Any]) -> list[RenderableType]:
-    """Return the output after the comparison of models: a few metrics, the sites' choices, subgroups, importance."""
+    """Return what follows the comparison of models: a few metrics, the sites' choices, subgroups, importances."""
     model = f"{summary['leading'] or ''} model".capitalize()
     parts = [
         (site_tables.threshold_table(summary), model, ["Intercept", "Slope"]),
         (site_tables.choice_table(summary), "What each site uses", []),
         (site_tables.subgroup_table(summary), "", ["Note"]),
     ]
-    matter = site_tables.importance_table(summary)
-    if matter is not None and summary["shuffled"]:
-        parts.append((matter.first(_MOST_COLUMNS), "Columns that matter most", []))
+    important = site_tables.importance_table(summary)
+    if important is not None and summary["shuffled"]:
+        parts.append((important.first(_MOST_COLUMNS), "Most important columns", []))
     return [shown(table, first, narrow) for table, first, narrow in parts if table is not None]
 
 
 def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
-    """Return all metrics of all models, in as many tables as it takes."""
+    """Return all metrics of all models, in as many tables as necessary."""
     from silvan.learners.evaluation_frame import whole_frame
 
     names = ["site", *["group"] * any(row.group for row in rows), "model", "rows"]
@@ -129,27 +129,25 @@ def all_metrics(rows: list["MetricsRow"]) -> RenderableType:
 
 
 def on_table(rows: list["MetricsRow"], name: str) -> RenderableType:
-    """Return the metrics of models on one table: a line for each model, sites' own ones by name."""
+    """Return the metrics of models on one table, one line per model; local models are listed with their site."""
     metrics = [metric for metric in METRICS if rows and metric.key in rows[0].metrics]
-    table = make_table()
-    table.add_column("Model", overflow="fold")
-    for metric in metrics:
-        table.add_column(metric.title, justify="right")
     whole = {row.model for row in rows if row.site == OVERALL}
-    for row in sorted(rows, key=lambda row: row.model in whole):
-        if row.model in whole and row.site != OVERALL:
-            continue
-        who = row.model if row.model in whole else f"{row.site}, {row.model}"
+    listed = [row for row in rows if row.model not in whole or row.site == OVERALL]
+    listed.sort(key=lambda row: row.model in whole)
+    lines = []
+    for row in listed:
         values = (row.metrics[metric.key] for metric in metrics)
-        cells = [Text("undefined" if value is None else format_number(value)) for value in values]
-        table.add_row(Text(clean(who)), *cells, style="bold" if row.model == "federated" else None)
-    counted = f"{count_of(rows[0].rows, 'row')} of {clean(name)}" if rows else ""
-    named = f"; positive class: {clean(rows[0].positive)}" if rows and rows[0].positive is not None else ""
-    return Group(table, Text(), dim(Text(f"on {counted}{named}")))
+        who = row.model if row.model in whole else f"{row.site}, {row.model}"
+        lines.append([who, *("undefined" if value is None else format_number(value) for value in values)])
+    strong = next((place for place, row in enumerate(listed) if row.model == "federated"), -1)
+    counted = f"{count_of(rows[0].rows, 'row')} of {name}" if rows else ""
+    named = f"; positive class: {rows[0].positive}" if rows and rows[0].positive is not None else ""
+    heads = ["Model", *(metric.title for metric in metrics)]
+    return shown(site_tables.ReportTable(heads, lines, strong=strong, note=f"on {counted}{named}"))
 
 
 def differences(summary: dict[str, Any]) -> RenderableType:
-    """Return a table of how the sites' tables differ, and what was done about it."""
+    """Return a table of how the sites' tables differ, and how each difference was handled."""
     table = site_tables.difference_table(summary)
     alike = dim(Text(clean(summary["alike"])))
     warned = [Text(f"! {clean(text)}", style="yellow") for text in summary["warnings"]]
@@ -162,8 +160,8 @@ def sentences(summary: dict[str, Any]) -> RenderableType:
 
 
 def files(folder: Path, names: Sequence[str], models: "Sequence[Model]" = ()) -> RenderableType:
-    """Return a list of those files that exist, with their sizes; ``models`` say which sites their files are for."""
-    holds = FILES | {model.file: f"the forest for {clean(model.site)}" for model in models if model.site}
+    """Return a list of the files that exist, with sizes and descriptions; ``models`` are those of single sites."""
+    contents = FILES | {model.file: f"the forest for {clean(model.site)}" for model in models if model.site}
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
@@ -172,14 +170,14 @@ def files(folder: Path, names: Sequence[str], models: "Sequence[Model]" = ()) ->
         path = folder / name
         if path.is_dir():
             size = sum(file.stat().st_size for file in path.iterdir())
-            table.add_row(Text(f"{clean(name)}/"), format_bytes(size), holds.get(name, "the sites' tables"))
+            table.add_row(Text(f"{clean(name)}/"), format_bytes(size), contents.get(name, "the sites' tables"))
         elif path.exists():
-            table.add_row(Text(clean(name)), format_bytes(path.stat().st_size), Text(holds.get(name, "")))
+            table.add_row(Text(clean(name)), format_bytes(path.stat().st_size), Text(contents.get(name, "")))
     return Group(Text(f"Written to {clean(folder)}:"), Padding(table, (0, 0, 0, 2)))
 
 
 def advice(advised: "Advice", widest: int) -> RenderableType:
-    """Return sentences on which sites are alike, with a table of distances unless there are too many sites."""
+    """Return sentences about similar sites, and a table of distances unless there are too many sites."""
     sentences = Group(*(Text(clean(text)) for text in advised.sentences()))
     if len(advised.sites) > widest:
         return sentences
@@ -192,7 +190,7 @@ def advice(advised: "Advice", widest: int) -> RenderableType:
 
 
 def print_parts(*parts: RenderableType, console: Console | None = None) -> None:
-    """Print parts with an empty line between them."""
+    """Print parts, each followed by an empty line."""
     console = console or Console()
     for part in parts:
         console.print(part, markup=False, highlight=False, soft_wrap=False)

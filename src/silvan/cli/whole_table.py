@@ -1,4 +1,4 @@
-"""Tables of which nothing is cut off: where a terminal is too narrow, columns go on in further tables below."""
+"""Tables that are never cut off: if the terminal is too narrow, the columns continue in further tables below."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ from rich.table import Column, Table
 from rich.text import Text
 
 RULES = box.Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n")
-"""A rule below the head and between sections, and nothing else."""
+"""Only a rule below the head and between sections."""
 
 _GAP = 2
 """Spaces between columns."""
 
 _FOLDED = 8
-"""What a column of text that may be broken anywhere takes at least."""
+"""Minimum width of a text column that may break anywhere."""
 
 
 class WholeTable(Table):
-    """A table that is shown in several, each with the first column, where it is too wide for one."""
+    """A table that splits into several if it is too wide, each with the first column."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Any:
-        """Yield one table, or as many as it takes."""
+        """Yield one table, or as many as necessary."""
         widths = [_least_width(console, column) for column in self.columns]
         if len(self.columns) < 3 or sum(widths) + _GAP * (len(widths) - 1) <= options.max_width:
             yield from super().__rich_console__(console, options)
@@ -45,12 +45,12 @@ class WholeTable(Table):
 
 
 def make_table() -> WholeTable:
-    """Return an empty table in the style that all tables share."""
+    """Return an empty table in the common style."""
     return WholeTable(box=RULES, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
 
 
 def _least_width(console: Console, column: Column) -> int:
-    """Return how many columns of a terminal a column takes at least."""
+    """Return the minimum width of a column in characters."""
     cells: list[RenderableType] = [column.header, *column.cells]
     sizes = [console.measure(cell) for cell in cells]
     if column.overflow == "fold" and not column.no_wrap:
@@ -59,13 +59,13 @@ def _least_width(console: Console, column: Column) -> int:
 
 
 def _chunks(widths: list[int], room: int) -> list[list[int]]:
-    """Return groups of columns, each as large as fits beside the first column."""
-    found: list[list[int]] = [[]]
+    """Return groups of columns, each as large as fits next to the first column."""
+    chunks: list[list[int]] = [[]]
     left = room - widths[0]
     for place in range(1, len(widths)):
-        if found[-1] and left < widths[place] + _GAP:
-            found.append([])
+        if chunks[-1] and left < widths[place] + _GAP:
+            chunks.append([])
             left = room - widths[0]
-        found[-1].append(place)
+        chunks[-1].append(place)
         left -= widths[place] + _GAP
-    return found
+    return chunks

@@ -37,7 +37,7 @@ def densify(X: Any, *, warn: bool) -> Any:
 
 
 def read_pair(source: tuple[Any, ...], label: str, kinds: Kinds) -> TypedTable:
-    """Read a tuple (X, y); they belong together by position."""
+    """Read a tuple (X, y), matching rows by position."""
     import polars as pl
 
     if len(source) != 2:
@@ -64,15 +64,15 @@ def read_pair(source: tuple[Any, ...], label: str, kinds: Kinds) -> TypedTable:
     made = described.frame.with_columns(nw.new_series(label, values, backend=frame.implementation))
 
     def texts(names: list[str]) -> list[Any]:
-        own = [] if described.texts is None else described.texts([name for name in names if name != label])
+        of_frame = [] if described.texts is None else described.texts([name for name in names if name != label])
         objects = {name: a for name, a in {**columns, label: target}.items() if name in names and a.dtype == object}
-        return [*own, *(pl.Series(name, list(map(value_text, a)), pl.String) for name, a in objects.items())]
+        return [*of_frame, *(pl.Series(name, list(map(value_text, a)), pl.String) for name, a in objects.items())]
 
     return TypedTable(made, refused, texts, described.dates)
 
 
 def _without_index(y: Any) -> Any:
-    """Return the values of a series, since X and y belong together by position and not by index."""
+    """Return the values of a series without its index, since X and y are matched by position."""
     series = nw.from_native(y, series_only=True, pass_through=True)
     if not isinstance(series, nw.Series):
         return y
@@ -89,7 +89,7 @@ def _array(values: Any, name: str, ndim: int) -> Array:
     except ValueError:
         raise InputError(f"{name} has rows of different lengths") from None
     if not isinstance(values, np.ndarray) and _types_differ(values, array):
-        array = np.asarray(values, dtype=object)  # or one text among numbers would turn them all to text
+        array = np.asarray(values, dtype=object)  # otherwise one text would turn all numbers into text
     if array.ndim != ndim:
         shape = "two-dimensional, rows by columns" if ndim == 2 else "one-dimensional, one value a row"
         raise InputError.about(name, f"must be {shape}; got {type(values).__name__} of {array.ndim} dimensions")
@@ -101,7 +101,7 @@ def _array(values: Any, name: str, ndim: int) -> Array:
 
 
 def _types_differ(values: Any, array: Array) -> bool:
-    """Whether numpy turned a list into text or merged several types, and so changed values."""
+    """Whether numpy changed values, by turning a list into text or merging several types."""
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
         return array.dtype.kind == "U"
     rows = [values] if array.ndim == 1 else values
@@ -109,7 +109,7 @@ def _types_differ(values: Any, array: Array) -> bool:
 
 
 def _uniform(column: Array, name: str, what: str, refused: dict[str, str], kinds: Kinds) -> Array | list[str | None]:
-    """Return a column of one type; in an array of objects each is looked at, and if they differ they become text."""
+    """Return a column of one type; objects of different types become text."""
     if column.dtype.kind in "biuf":
         return np.ascontiguousarray(column)
     values = [plain_value(value) for value in column.tolist()]
@@ -125,8 +125,8 @@ def _uniform(column: Array, name: str, what: str, refused: dict[str, str], kinds
     texts = [value_text(value) for value in values]
     if cells.found in ("numeric", "empty") and cells.all_numbers:
         return np.array([math.nan if n is None else float(n) for n in numbers_of([text or "" for text in texts])])
-    known = numbers_of([text or "0" for text in texts])
-    cells.others = [row for row, number in enumerate(known, 1) if number is None][:3]
+    values_of = numbers_of([text or "0" for text in texts])
+    cells.others = [row for row, number in enumerate(values_of, 1) if number is None][:3]
     if (complaint := cells.complaint(name)) is not None:
         refused[name] = complaint
     return texts

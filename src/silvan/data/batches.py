@@ -1,7 +1,7 @@
-"""Read tables a batch of rows at a time.
+"""Tables that are read one batch of rows at a time.
 
-``Whole`` is a table in memory: one batch. ``Batched`` reads its source again for every pass, so that no more than a
-batch is in memory at a time.
+``Whole`` is a table in memory, a single batch. ``Batched`` reads its source again for each pass, so that only one batch
+is in memory at a time.
 """
 
 import re
@@ -24,11 +24,11 @@ from silvan.errors import InputError
 
 
 class Batched:
-    """A table that is read again whenever it is needed, ``room`` bytes of it at a time.
+    """A table that is read again for each pass, ``room`` bytes at a time.
 
-    ``refused`` says of columns without one type why they cannot be described. The cells of columns that ``kinds`` says
-    are categorical are texts, if the source has them; ``dtypes`` are the types without that. ``dates`` are the columns
-    of dates, ``notes`` what was found out of how a file is written; ``pieces`` reads its cells as they are written.
+    ``refused`` explains why columns of mixed types cannot be described. Columns declared categorical in ``kinds`` are
+    read as text if possible; ``dtypes`` are the types before that. ``dates`` are the columns with dates, ``notes``
+    describe the detected format of a file, and ``pieces`` reads its cells as written.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Batched:
         return self.rows
 
     def batches(self, names: Sequence[str] | None = None, schema: Schema | None = None) -> Iterator[Frame]:
-        """Yield all rows in batches, in their order; only the named columns, if any are named."""
+        """Yield all rows in batches, in order; with ``names``, only these columns."""
         names = self.names if names is None else list(names)
         wanted = said_categorical(self.kinds) if schema is None else text_columns(schema)
         as_text = [name for name in wanted if name in names]
@@ -68,7 +68,7 @@ class Batched:
         return self._open_whole(source, label) if opened is None else opened
 
     def _open_whole(self, source: Any, label: str) -> StoredTable:
-        """Read the source once, and keep it in memory."""
+        """Read the source once and keep it in memory."""
         table = open_table(source, label, self.kinds)
 
         def read(names: Sequence[str], rows: int, as_text: Collection[str]) -> Iterator[Any]:
@@ -76,12 +76,12 @@ class Batched:
             for start in range(0, len(some), rows):
                 yield some[start : start + rows].to_native()
 
-        known = (table.refused, table.dates, table.notes, table.pieces)
-        return StoredTable("the table", table.frame.columns, len(table.frame), read, *known)
+        details = (table.refused, table.dates, table.notes, table.pieces)
+        return StoredTable("the table", table.frame.columns, len(table.frame), read, *details)
 
 
 class Whole(Batched):
-    """A table in memory: one batch, which is kept."""
+    """A table in memory, a single batch."""
 
     def __init__(
         self, source: Any, label: str = "label", exclude: Sequence[str] = (), kinds: Kinds | None = None
@@ -93,14 +93,14 @@ class Whole(Batched):
 
     @cached_property
     def frame(self) -> Frame:
-        """All rows, as they are without a schema."""
+        """All rows, read without a schema."""
         return next(super().batches())
 
     def batches(self, names: Sequence[str] | None = None, schema: Schema | None = None) -> Iterator[Frame]:
-        """Yield all rows at once; only the named columns, if any are named."""
+        """Yield all rows at once; with ``names``, only these columns."""
         if schema is not None:
             return super().batches(names, schema)
-        if names is not None and not set(names) <= set(self.names):  # a column that is left out
+        if names is not None and not set(names) <= set(self.names):  # an excluded column
             return super().batches(names)
         return iter([self.frame if names is None else self.frame.select(names)])
 
@@ -108,13 +108,13 @@ class Whole(Batched):
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
-def read_size(value: Any, name: str = "memory") -> int:
-    """Return a size in bytes, given as a number or as text such as "2GB"."""
+def read_size(value: Any) -> int:
+    """Return a size of memory in bytes, given as a number or as text such as "2GB"."""
     if isinstance(value, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?|)B?\s*", value.upper())
-        size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]I?|)B?\s*", value.upper())
+        size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
     else:
         size = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else 0
     if size < 1:
-        raise InputError.wrong(name, "a number of bytes, or text such as '2GB' or '500MB'", value)
+        raise InputError.wrong("memory", "a number of bytes, or text such as '2GB' or '500MB'", value)
     return size

@@ -1,11 +1,11 @@
-"""Read the cells of a column one by one: what a cell means never depends on the other rows.
+"""Read the cells of a column independently: the meaning of a cell never depends on other rows.
 
-A cell is missing, or a number, true or false, or text. A text may stand for a number: the same text always stands for
-the same one, in a file where every cell is text as in a frame. So a column that one row turns to text, or one missing
-cell to floats, is read as before. Some texts mark missing values, as ``NA`` does. A date is read where the schema has
-one; anything else (a list, bytes) cannot be read.
+A cell is missing, a number, true or false, or text. Text may stand for a number, and the same text always stands for
+the same number, in files (where every cell is text) and in data frames. So a column is read in the same way even if one
+row turns it into text, or one missing cell turns it into floats. Some texts, such as ``NA``, mark missing values. Dates
+are read if the schema has a date; anything else (a list, bytes) cannot be read.
 
-Work is done on distinct values; only a column of Python objects is looped over.
+Functions work on distinct values; they loop only over columns of Python objects.
 """
 
 import math
@@ -26,13 +26,13 @@ from silvan.util.cell_text import STRANGE, cell_text, plain_value
 Series = nw.Series[Any]
 
 MARKERS = frozenset(("na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", ".", "-"))
-"""Texts, in small letters, that stand for nothing wherever they are not the name of a category or a class."""
+"""Lower-case texts that mark missing values, unless they are the name of a category or a class."""
 
-MISSING = -1  # the place of a cell that holds nothing
-UNKNOWN = -2  # of one that has no code
-NEITHER = -3  # of one that holds neither a number nor text
+MISSING = -1  # code of an empty cell
+UNKNOWN = -2  # code of a value that no category or class has
+NEITHER = -3  # code of a cell that is neither a number nor text
 
-_CLOSE = 1 << 16  # whole numbers within so many of each other are counted rather than sorted
+_CLOSE = 1 << 16  # whole numbers in a range of at most this width are counted instead of sorted
 
 
 def text_columns(schema: Schema) -> list[str]:
@@ -44,7 +44,7 @@ def text_columns(schema: Schema) -> list[str]:
 def numbers_of(words: Sequence[str]) -> list[int | float | bool | None]:
     """Return the value of each text: a whole number, a number, true or false; None for any other text.
 
-    Blanks around it do not count. A marker of missing values stands for NaN.
+    Surrounding blanks are ignored. A marker of missing values becomes NaN.
     """
     if not words:
         return []
@@ -62,7 +62,7 @@ def numbers_of(words: Sequence[str]) -> list[int | float | bool | None]:
 
 
 def distinct(series: Series) -> tuple[list[Any], NDArray[np.int64]]:
-    """Return the distinct values of a column, and for each row the place of its value among them; -1 where missing."""
+    """Return the distinct values of a column, and for each row the index of its value; -1 if missing."""
     places = np.full(len(series), MISSING, np.int64)
     present = ~series.is_null().to_numpy().astype(bool)
     if holds_objects(series):
@@ -89,7 +89,7 @@ def distinct(series: Series) -> tuple[list[Any], NDArray[np.int64]]:
 
 
 def _distinct_numbers(numbers: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the distinct numbers, ascending, and the place of each row's; whole numbers close together unsorted."""
+    """Return the distinct numbers, ascending, and the index of each row's number; avoids sorting if possible."""
     if numbers.dtype.kind in "iu" and len(numbers):
         low, high = int(numbers.min()), int(numbers.max())
         if high - low < _CLOSE and high <= np.iinfo(np.int64).max:
@@ -101,7 +101,7 @@ def _distinct_numbers(numbers: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]
 
 
 def _distinct_objects(series: Series, present: NDArray[np.bool], places: NDArray[np.int64]) -> tuple[list[Any], Any]:
-    # by type and value: 1, 1.0 and True are equal, but another text
+    # by type and value: 1, 1.0 and True are equal but have different texts
     at: dict[tuple[type, Any], int] = {}
     for row, (cell, there) in enumerate(zip(series.to_list(), present.tolist(), strict=True)):
         value = plain_value(cell) if there else None
@@ -113,8 +113,8 @@ def _distinct_objects(series: Series, present: NDArray[np.bool], places: NDArray
 def category_places(series: Series, code_of: Mapping[str, int]) -> NDArray[np.int64]:
     """Return the code of each row by its text; negative if there is none.
 
-    A text counts as it is, if some code has it. Otherwise, if it stands for a number, the number's own text counts:
-    ``1.0`` and ``01`` are ``1``. Last, codes whose texts stand for the number.
+    The text itself is looked up first. If that fails and the text stands for a number, the number's text is looked up:
+    ``1.0`` and ``01`` are ``1``. Last come codes whose texts stand for the same number.
     """
     values, places = distinct(series)
     stands_for = _stands_for(values, code_of)
@@ -132,27 +132,27 @@ def category_places(series: Series, code_of: Mapping[str, int]) -> NDArray[np.in
 
 
 def _stands_for(values: Sequence[Any], known: Container[str] = ()) -> dict[str, Any]:
-    """Return the values of texts that are not known literally."""
+    """Return the values of texts that are not among the known ones."""
     words = [value for value in values if isinstance(value, str) and value not in known]
     return dict(zip(words, numbers_of(words), strict=True))
 
 
 def _by_number(code_of: Mapping[str, int]) -> dict[str, int]:
-    """Return the codes by the numeric value of their texts, the first among equals."""
-    found: dict[str, int] = {}
+    """Return the codes by the numeric value of their texts, the first one for equal values."""
+    codes: dict[str, int] = {}
     for number, code in zip(numbers_of(list(code_of)), code_of.values(), strict=True):
         if number is not None and number == number:
-            found.setdefault(cell_text(number), code)
-    return found
+            codes.setdefault(cell_text(number), code)
+    return codes
 
 
 def fold(word: str) -> str:
-    """Return a text without case, blanks around it, and different ways to write an accented letter."""
+    """Normalise a text: ignore case, surrounding blanks, and different encodings of accented letters."""
     return unicodedata.normalize("NFKC", word).strip().casefold()
 
 
 def look_alike(words: Iterable[str]) -> list[list[str]]:
-    """Return groups of texts that are the same but for case, blanks and signs between words, or are one number."""
+    """Return groups of texts that differ only in case, blanks or punctuation, or stand for the same number."""
     groups: dict[str, list[str]] = {}
     for word in words:
         groups.setdefault(_bare(word), []).append(word)
@@ -169,8 +169,8 @@ def _bare(word: str) -> str:
 def class_places(series: Series, classes: Sequence[Class], *, folded: bool = False) -> NDArray[np.int64]:
     """Return the code of each row's class; negative for unknown classes.
 
-    A cell matches a class by its text, by its value (1, 1.0 and true are equal), or by the text of its number. If
-    ``folded``, neither case nor blanks around it count.
+    A cell matches a class by its text, by its value (1, 1.0 and true are equal), or by the text of its number. With
+    ``folded``, case and surrounding blanks are ignored.
     """
     if folded:
         by_fold = {fold(str(value)): code for code, value in enumerate(classes)}
@@ -202,9 +202,9 @@ def class_places(series: Series, classes: Sequence[Class], *, folded: bool = Fal
 
 
 def cell_numbers(series: Series) -> tuple[NDArray[np.float64], NDArray[np.bool]]:
-    """Return the number of each row, NaN if missing, and the rows with cells that are not numbers.
+    """Return the number of each row, NaN if missing, and which rows hold something else.
 
-    Blank text and markers are missing, true is 1 and false is 0.
+    Blank text and markers count as missing, true as 1 and false as 0.
     """
     if is_number(series):
         numbers = series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
@@ -251,9 +251,9 @@ def date_number(when: Any, part: DatePart) -> float | None:
 
 
 def cell_dates(series: Series, part: DatePart) -> tuple[NDArray[np.float64], NDArray[np.bool]]:
-    """Return the days since 1970 of each row, or a part of its date, and which rows hold something that is no date.
+    """Return the days since 1970 of each row, or a part of its date, and which rows hold something else.
 
-    A day begins at midnight UTC, where a time zone is known; weekdays are 1 for Monday to 7 for Sunday.
+    If the time zone is known, a day begins at midnight UTC. Weekdays are 1 for Monday to 7 for Sunday.
     """
     numbers, strange = np.full(len(series), np.nan), np.zeros(len(series), np.bool)
     present = ~series.is_null().to_numpy().astype(bool)
@@ -283,14 +283,14 @@ def cell_dates(series: Series, part: DatePart) -> tuple[NDArray[np.float64], NDA
 
 
 def is_dates(series: Series, kind: str | None = None) -> bool:
-    """Whether a column holds dates: by its type, or by every cell of it."""
+    """Whether a column holds dates, by its type or in every cell."""
     if kind is not None or series.dtype in (nw.Date, nw.Datetime):
         return kind == "date" or (kind is None and not is_void(series))
     if is_void(series) or not (series.dtype == nw.String or holds_objects(series)):
         return False
     some = series.drop_nulls().head(1).to_list()[0]
     if isinstance(some, str) and read_date(some.strip()) is None and some.strip().lower() not in MARKERS:
-        return False  # most text is none: one cell is enough to know
+        return False  # one cell rules out most text
     days, strange = cell_dates(series, "days")
     return not strange.any() and not np.isnan(days).all()
 

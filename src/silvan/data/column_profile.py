@@ -1,6 +1,6 @@
 """A profile of each column for the site's owner before training: kind, missing values, range, oddities.
 
-This is for the owner's own eyes: nothing of it is ever sent.
+Only the owner sees profiles; they never leave the site.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,29 +19,27 @@ IDENTIFIER = "every value occurs once: an identifier? then leave it out (exclude
 
 _REPEATED = [int(digit * n) for digit in "789" for n in (2, 3, 4, 5)]
 _CODES = (-1, -7, -8, -9, -98, -998, -9998, 98, 998, 9998, *_REPEATED, *(-code for code in _REPEATED))
-"""Numbers that people write where a value is missing."""
+"""Numbers that people often use for missing values."""
 
-_OFTEN = 10  # times as frequent as any other number, at either end
+_OFTEN = 10  # an extreme number this many times as frequent as any other is suspicious
 _ZEROS = r"^\s*[+-]?0\d"
 _PADDED = (
-    "zeros in front of the numbers of {} are lost, 0012 is read as 12: are they codes? then set its kind "
-    '(kinds: "categorical")'
+    'leading zeros are lost in {}, since 0012 is read as 12: are these codes? then set its kind (kinds: "categorical")'
 )
 _LARGEST = np.finfo(np.float32).max
-_INFINITE = "infinite, or too large for a 32-bit float, in {}, where a study stops: leave these cells empty"
+_INFINITE = "infinite, or too large for a 32-bit float, in {}, which stops a study: leave these cells empty"
 _MOST_CATEGORIES = 50
 _SPREAD = (np.arange(40) + 0.5) / 40
-_FEW = 20  # in a smaller table nothing is suspected of its values
+_FEW = 20  # values of smaller tables are not checked
 
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """A column as its owner sees it; ``low``, ``median`` and ``high`` are of numbers and of the days of dates.
+    """A column as its owner sees it; ``low``, ``median`` and ``high`` are numbers, or days for dates.
 
-    ``categories`` are those of a column that has few. ``spread`` are quantiles of the numbers other than 0, if they are
-    many. ``codes`` are the rows of numbers far beyond all others, which may stand for missing. ``auc`` says how well
-    the column by itself ranks the rows of the label's two classes. ``classes`` are the rows of each value of the label,
-    if it has few.
+    ``categories`` are listed if there are few. ``spread`` holds quantiles of the non-zero numbers, if there are many.
+    ``codes`` counts the rows with outlying numbers that may mark missing values. ``auc`` is how well the column alone
+    ranks the rows of the label's two classes. ``classes`` counts the rows of each value of the label, if there are few.
     """
 
     name: str
@@ -61,7 +59,7 @@ class ColumnProfile:
 
 
 def profile_columns(table: Batched, label: str, most: int | None = None) -> list[ColumnProfile]:
-    """Return the profile of every column, from all rows or at ``most`` the first ones."""
+    """Return the profile of each column, from all rows or the first ``most``."""
     frame = next(table.batches())
     frame = frame if most is None else frame.head(most)
     truth = _two_classes(frame, label)
@@ -72,7 +70,7 @@ def profile_columns(table: Batched, label: str, most: int | None = None) -> list
 
 
 def padded_columns(table: Batched, most: int | None = None) -> dict[str, str]:
-    """Return the numeric columns with leading zeros in their cells, each with a remark."""
+    """Return the numeric columns whose cells have leading zeros, each with a remark."""
     if table.pieces is None:
         return {}
     names = [name for name in table.names if table.dtypes[name].is_numeric() and name not in table.kinds]
@@ -101,14 +99,14 @@ def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None
         numbers = cell_numbers(series)[0] if kind == "numeric" else np.zeros(0)
     present = int(np.count_nonzero(places != MISSING))
     if not present:
-        return ColumnProfile(name, "empty", len(series), len(series), 0, notes=["no cell holds anything"])
+        return ColumnProfile(name, "empty", len(series), len(series), 0, notes=["all cells are empty"])
     finite = numbers[np.isfinite(numbers)]
     ends: tuple[float | None, float | None, float | None] = (None, None, None)
     if len(finite):
         ends = float(finite.min()), float(np.median(finite)), float(finite.max())
     found = len(values)
     if found == 1 and len(series) > 1:
-        notes.append("has one value only")
+        notes.append("has only one value")
     if infinite := int(np.count_nonzero(np.abs(numbers) > _LARGEST)):
         notes.append(_INFINITE.format(count_of(infinite, "row")))
     codes, auc, spread = {}, None, []
@@ -125,39 +123,37 @@ def _profile(series: Series, name: str, table: Batched, truth: np.ndarray | None
 
 
 def _odd(kind: str, numbers: np.ndarray, values: list[Any], present: int) -> list[str]:
-    """Return oddities in the values of a column."""
+    """Return remarks about odd values of a column."""
     notes = []
     whole = kind == "numeric" and not np.any(numbers != np.floor(numbers))
     if len(values) == present and (whole or kind == "categorical"):
         notes.append(IDENTIFIER)
     elif kind == "categorical" and len(values) > MAX_CATEGORIES:
-        notes.append(f"{CROWDED}; if they matter, group them (a code by its first letters) or make numbers of them")
+        notes.append(f"{CROWDED}; if they matter, group them (a code by its first letters) or turn them into numbers")
     if whole and len(numbers) and _are_dates(numbers):
-        notes.append("look like dates written as 20200131, which are numbers here: write them as 2020-01-31")
+        notes.append("looks like dates written as 20200131, which are read as numbers: write them as 2020-01-31")
     markers = sorted(value for value in values if isinstance(value, str) and value.strip().lower() in MARKERS)
     if markers and kind == "categorical":
         listed = ", ".join(f'"{value.strip()}"' for value in markers)
-        notes.append(
-            f"has {format_names(markers)} as categories: do they stand for missing? then set missing = [{listed}]"
-        )
+        notes.append(f"has {format_names(markers)} as categories: do they mean missing? then set missing = [{listed}]")
     if kind == "categorical" and all(cell_text(value).strip().isdigit() for value in values):
-        notes.append('text that is all numbers: codes, or numbers? then set its kind (kinds: "numeric")')
+        notes.append('text that consists of numbers: codes or numbers? for numbers, set its kind (kinds: "numeric")')
     return notes
 
 
 def _are_dates(numbers: np.ndarray) -> bool:
-    """Return whether whole numbers are all days of the last or the next two centuries: year, month and day in a row."""
+    """Whether whole numbers are all dates from 1800 to 2200, written as year, month and day without separators."""
     months, days = numbers // 100 % 100, numbers % 100
     inside = (numbers > 18_000_000) & (numbers < 22_000_000)
     return bool(np.all(inside & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)))
 
 
 def _codes(numbers: np.ndarray) -> dict[int, int]:
-    """Return the rows with numbers that people write for missing values, if they are far from all others.
+    """Count the rows of numbers that people often use for missing values, if these are far from all others.
 
-    A number of the list stands apart if it is far larger than all others, the only negative number, further from the
-    next value than half of what the others span, or the lowest or the highest and ten times as frequent as any other.
-    Any other number must be that far away and more frequent than any of many others.
+    A listed number stands apart if it is far larger than all others, the only negative number, further from the next
+    value than half the range of the others, or an extreme that is ten times as frequent as any other. An unlisted
+    number must be that far away and more frequent than any of many others.
     """
     values, rows = np.unique(numbers, return_counts=True)
     listed = np.isin(values, _CODES)
@@ -181,7 +177,7 @@ def _codes(numbers: np.ndarray) -> dict[int, int]:
 
 
 def _classes(label: Series) -> dict[str, int]:
-    """Return the rows of each value of a label that has few values."""
+    """Count the rows of each value of a label with few values."""
     values, places = distinct(label)
     if len(values) > _MOST_CATEGORIES or not values:
         return {}
@@ -191,7 +187,7 @@ def _classes(label: Series) -> dict[str, int]:
 
 
 def _two_classes(frame: Any, label: str) -> np.ndarray | None:
-    """Return which rows have the second of two classes; None if there are not two."""
+    """Return which rows have the second of two classes; None unless there are two."""
     if label not in frame.columns:
         return None
     values, places = distinct(frame[label])
@@ -201,7 +197,7 @@ def _two_classes(frame: Any, label: str) -> np.ndarray | None:
 
 
 def _auc_alone(kind: str, numbers: np.ndarray, places: np.ndarray, found: int, truth: np.ndarray) -> float | None:
-    """Return how well the column alone ranks the rows of the two classes; None if too few values are known."""
+    """Return how well the column alone ranks the rows of the two classes; None if too many values are missing."""
     if kind == "categorical":
         if found > len(truth) / 10:
             return None
@@ -212,6 +208,6 @@ def _auc_alone(kind: str, numbers: np.ndarray, places: np.ndarray, found: int, t
     known = ~np.isnan(numbers)
     (counts,) = count_scores(np.stack([numbers[known]] * 2, axis=1), truth[known], exact=True)
     share = roc_auc(*counts)
-    if np.isnan(share):  # all that are known are of one class
+    if np.isnan(share):  # all rows with a value have the same class
         share = 0.5
     return None if np.count_nonzero(known) < len(truth) / 2 else max(share, 1 - share)

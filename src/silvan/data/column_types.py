@@ -1,10 +1,10 @@
-"""What the cells of a column are, all together: numbers, truth values, dates or text, or a mixture that is refused.
+"""The type of a column, from all its cells: numbers, truth values, dates or text, or a mixture that is refused.
 
-A few cells never make a column categorical: a column in which at least a tenth of the cells are numbers, or dates, is
-one of numbers or dates, and cells that are neither that nor a marker of missing values are an error. A column with
-hardly any numbers is text.
+A few odd cells never make a column categorical. If at least a tenth of the cells are numbers (or dates), the column is
+numeric (or a date), and cells that are neither that nor a marker of missing values are an error. A column with hardly
+any numbers is text.
 
-Polars is imported where it is used: it takes longer to import than the rest of the package.
+Polars is imported where it is used, because importing it takes longer than the rest of the package.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     import polars as pl
 
 Kinds = Mapping[str, str | Sequence[DatePart]]
-"""What the study says that columns are, by name: "numeric", "categorical", "date", or the parts of a date to use.
+"""The kinds of columns that a study declares: "numeric", "categorical", "date", or the parts of a date to use.
 
-A label may be "folded": its classes are names whose case, and blanks around them, do not count.
+A label may be "folded": case and surrounding blanks of its class names are ignored.
 """
 
 _PARTS = get_args(DatePart)
 
-_SHARE = 0.1  # a column of which at least this share is numbers, or dates, is not one of text
+_SHARE = 0.1  # a column with at least this share of numbers, or dates, is not text
 
 _FEW_CODES = 20
-"""Text of a data frame with more different numbers is taken for a column of numbers in which some cells are broken."""
+"""Text in a data frame with more distinct numbers than this counts as a numeric column with some broken cells."""
 
 _UNIT = r"\s[A-Za-zµ°][\w/%°^]*|(mg|µg|ug|kg|g|cm|mm|ml|dl|mmol)(/\w+)?"
 _ALMOST = rf"^[$€£]?\s*[+\-−–]?\d[\d.,'’\s]*(%|‰|[$€£]|{_UNIT})?$"
-"""Texts that people read as numbers, with signs, separators or units, but no program should."""
+"""Texts that people read as numbers (with signs, separators or units) but a program should not."""
 
 _MONTH = r"(jan|feb|mar|mär|mrz|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)\pL*"
 _DAY = r"(0?[1-9]|[12]\d|3[01])"
@@ -43,7 +43,7 @@ _DATED = (
     rf"(?i)^(\d{{4}}[/.-]{_DAY}[/.-]{_DAY}|{_DAY}[/.-]{_DAY}[/.-](\d{{4}}|\d{{2}})"
     rf"|\d{{1,2}}[ ./-]*{_MONTH}[ ./-]*(\d{{4}}|\d{{2}})|{_MONTH}[ .]*\d{{1,2}},? *\d{{4}})([ T].*)?$"
 )
-"""Texts that people read as dates, written otherwise than dates are read."""
+"""Texts that people read as dates, in formats that are not read here."""
 
 
 def check_kinds(kinds: Any) -> dict[str, str | tuple[DatePart, ...]]:
@@ -63,7 +63,7 @@ def check_kinds(kinds: Any) -> dict[str, str | tuple[DatePart, ...]]:
 def check_apart(
     parameter: str, column: str | None, label: str, site: str | None = None, features: Sequence[str] = ()
 ) -> None:
-    """Raise ``InputError`` if a parameter names a column that is something else: the label, the site or a feature."""
+    """Raise ``InputError`` if a parameter names a column with another role: the label, the site or a feature."""
     if column is None:
         return
     if not column:
@@ -95,27 +95,27 @@ def date_parts(kinds: Kinds, name: str) -> Sequence[DatePart]:
 
 
 class CellTypes:
-    """The types that all cells of a column fit, as far as they have been seen.
+    """The types that fit all cells of a column seen so far.
 
-    ``typed`` says that the source has types of its own: then text stays text even if all of it could be numbers,
-    unless some of it marks missing values, or it holds too many different numbers to be codes.
+    ``typed`` means that the source declares types. Then text stays text even if all of it could be numbers, unless some
+    cells mark missing values, or there are too many distinct numbers for codes.
     """
 
     def __init__(self, kind: str | None = None, *, typed: bool = False) -> None:
         self.kind, self.typed = kind, typed
         self.whole = self.boolean = True
         self.seen = self.present = self.numbers = self.truths = self.dates = self.almost = self.dated = self.markers = 0
-        self.others: list[int] = []  # the first rows that hold neither a number nor a date
-        self.codes: set[str] = set()  # different numbers among texts, as far as they may be codes
-        self.all_texts = True  # whether no cell holds a number as such
+        self.others: list[int] = []  # the first rows with neither a number nor a date
+        self.codes: set[str] = set()  # distinct numbers among the texts, while few enough for codes
+        self.all_texts = True  # whether all cells are text
 
     def add(self, text: "pl.Series", rows: "pl.Series | None" = None) -> None:
-        """Look at some cells; with ``rows``, at distinct texts and the number of rows with each."""
+        """Add some cells, or with ``rows`` distinct texts and the number of rows with each."""
         import polars as pl
 
         clean = _clean(text)
         before, self.seen = self.seen, self.seen + len(clean)
-        if self.typed:  # a blank text is something else than none where there are both
+        if self.typed:  # blank text and missing text may both occur
             blank = clean.is_null() & text.is_not_null()
             self.markers += int(blank.sum() if rows is None else rows.filter(blank).sum())
         if rows is None:
@@ -138,7 +138,7 @@ class CellTypes:
             self.others += [before + row + 1 for row in strange.arg_true().head(3 - len(self.others)).to_list()]
 
     def add_values(self, values: Sequence[Any], rows: Sequence[int]) -> None:
-        """Look at distinct values of any type, and the number of rows with each."""
+        """Add distinct values of any type, and the number of rows with each."""
         import polars as pl
 
         texts = [(value, n) for value, n in zip(values, rows, strict=True) if isinstance(value, str)]
@@ -152,7 +152,7 @@ class CellTypes:
                 self.boolean = self.boolean and isinstance(value, bool)
 
     def _look_at(self, counted: "pl.DataFrame") -> "pl.Series":
-        """Count what distinct texts are; return those that are numbers, dates or markers."""
+        """Classify and count distinct texts; return those that are numbers, dates or markers."""
         words, rows = counted["word"], counted["rows"].to_numpy()
         marker, truth, number, whole = (sign.to_numpy() for sign in counted.select(_signs()))
         present = int(rows[~marker].sum())
@@ -187,7 +187,7 @@ class CellTypes:
 
     @property
     def found(self) -> str:
-        """The kind of the column: "empty", "numeric", "date", or "categorical"; the majority decides for a mixture."""
+        """The kind of the column: "empty", "numeric", "date" or "categorical"; for mixtures, the majority decides."""
         if not self.present:
             return "empty"
         if self.kind is not None:
@@ -203,7 +203,7 @@ class CellTypes:
 
     @property
     def all_numbers(self) -> bool:
-        """Whether every cell that holds something is a number, or true or false."""
+        """Whether every non-empty cell is a number, true or false."""
         return self.numbers + self.truths == self.present
 
     def narrowest(self) -> Any:
@@ -222,9 +222,9 @@ class CellTypes:
         found, mend = self.found, f'set its kind (kinds: {name} = "categorical")'
         if self.kind is None and not self.dates and self.dated >= max(1, 0.9 * self.present):
             return (
-                f"column {name!r} seems to hold dates that are not written as 2020-01-31 or 31.1.2020; of some, such "
-                "as 01/02/2020, nobody knows whether the day or the month comes first; write them as 2020-02-01, leave "
-                f"the column out (exclude), or {mend}"
+                f"column {name!r} seems to hold dates that are not written as 2020-01-31 or 31.1.2020; some formats "
+                "are ambiguous (01/02/2020 may be in January or February); write them as 2020-02-01, leave the column "
+                f"out (exclude), or {mend}"
             )
         if found in ("empty", "categorical"):
             return None
@@ -235,14 +235,14 @@ class CellTypes:
         places = f" ({places_text(self.others, others)})" if self.others else ""
         if not fitting and found == "numeric" and self.kind is None:
             return (
-                f"the numbers of column {name!r} are written with separators, signs or units, which are not read"
-                f"{places}; write plain numbers such as 1234.5, set decimal if they have decimal commas, or {mend}"
+                f"the numbers of column {name!r} have separators, signs or units, which cannot be read{places}; write "
+                f"plain numbers such as 1234.5, set decimal if they have decimal commas, or {mend}"
             )
         what = "number" if found == "numeric" else "date"
         are = f"is no {what}" if others == 1 else f"are no {what}s"
         return (
             f"column {name!r} mixes {what}s and text: {others:,} of its {self.present:,} cells{places} {are}; "
-            f"correct or empty these cells, name what stands for missing values (missing), or {mend}"
+            f"correct or empty these cells, declare the markers of missing values (missing), or {mend}"
         )
 
 
@@ -263,20 +263,20 @@ def _signs() -> "list[pl.Expr]":
 
 @cache
 def _readings() -> "list[pl.Expr]":
-    """Return checks for other texts: whether people would read them as numbers or as dates."""
+    """Return checks for other texts: whether people would read them as numbers or dates."""
     import polars as pl
 
     return [pl.col("word").str.contains(text).alias(text) for text in (_ALMOST, _DATED)]
 
 
 def places_text(rows: Sequence[int], n: int) -> str:
-    """Return the first rows of n as text."""
+    """List the first of n rows as text."""
     places = ", ".join(f"{row:,}" for row in rows[:3])
     return f"row {places}" if n == 1 else f"rows {places}{', ...' if n > 3 else ''}"
 
 
 def convert(text: "pl.Series", dtype: Any) -> "pl.Series":
-    """Convert a column of text to a type that all its cells fit; empty and blank cells and markers become missing."""
+    """Convert a text column to a type that fits all its cells; empty cells, blanks and markers become missing."""
     import polars as pl
 
     clean = _clean(text)

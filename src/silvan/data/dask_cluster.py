@@ -1,10 +1,9 @@
-"""A Dask cluster: how to connect, and how workers receive work.
+"""Connecting to a Dask cluster, and sending work to its workers.
 
-Dask itself pickles what its processes pass to each other, all of them the site's own: here these are functions of this
-package by their names, bytes, and arrays. A function that a worker calls is a function of what it is given alone. So
-Dask may call it again, elsewhere, when a worker has died. What goes wrong comes back as a value: Dask would write the
-arguments of a function that raises, rows among them, to a worker's log. Texts of errors may quote cells, so a worker
-logs only where it failed.
+Dask pickles what its processes exchange, and all of them belong to the site. Here they exchange functions of this
+package by name, bytes, and arrays. Functions on workers depend only on their arguments, so that Dask may repeat them
+elsewhere after a worker has died. Errors come back as values, because Dask would write the arguments of a failing
+function, including rows, to the worker's log. Error messages may quote cells, so a worker logs only the code location.
 """
 
 import logging
@@ -21,14 +20,14 @@ from silvan.errors import FederationError, InputError, SilvanError
 log = logging.getLogger("silvan.site")
 
 _CONNECT_SECONDS = 10
-_MESSAGE = 1 << 23  # bytes of one piece of a message: Dask warns of more in one piece
+_MESSAGE = 1 << 23  # bytes of one piece of a message; Dask warns about larger ones
 
 _CLIENTS: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong on a worker: the name of the error's class, and its text."""
+    """An error on a worker: the name of its class, and its text."""
 
     kind: str
     text: str
@@ -40,7 +39,7 @@ class Failure:
 
 
 def on_worker(function: Callable[..., Any], *given: Any) -> Any:
-    """Call a function on a worker; return errors as values, including those of its inputs."""
+    """Call a function on a worker and return errors, including those of its inputs, as values."""
     for one in (item for each in given for item in (each if isinstance(each, list) else [each])):
         if isinstance(one, Failure):
             return one
@@ -50,51 +49,51 @@ def on_worker(function: Callable[..., Any], *given: Any) -> Any:
         return Failure(type(error).__name__, str(error))
     except Exception as error:
         where = "".join(traceback.format_tb(error.__traceback__))
-        log.error("a worker could not work on a partition: %s\n%s", type(error).__name__, where)
+        log.error("a worker failed on a partition: %s\n%s", type(error).__name__, where)
         return Failure(type(error).__name__, str(error))
 
 
 def same(value: Any) -> Any:
-    """Return the value, held by the workers and recomputed if one of them dies."""
+    """Return the value; on workers, Dask holds it and recomputes it if one of them dies."""
     return value
 
 
 def installed_version() -> str:
-    """Return the version of this package where it runs."""
+    """Return the version of this package on the machine that runs this."""
     return version("silvan")
 
 
 class Cluster:
-    """The workers of a Dask cluster, and the partitions that are theirs: paths of files, or data frames they hold."""
+    """The workers of a Dask cluster, which read files or hold data frames."""
 
     def __init__(self, address: str | None) -> None:
         self.client = _connect(address)
         self._check_workers(address)
 
     def _check_workers(self, address: str | None) -> None:
-        """Raise ``InputError`` if there are no workers, or they have another version of this package."""
+        """Raise ``InputError`` if there are no workers, or they run another version of this package."""
         where = "the Dask cluster" if address is None else f"the Dask cluster at {address!r}"
         try:
             self.client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
         except TimeoutError:
             raise InputError(f"{where} has no workers; start some") from None
         try:
-            found = set(self.client.run(installed_version).values())
+            versions = set(self.client.run(installed_version).values())
         except ModuleNotFoundError:
             raise InputError(f"the workers of {where} lack silvan; install it there, in the same version") from None
-        if found != {installed_version()}:
+        if versions != {installed_version()}:
             raise InputError(
-                f"the workers of {where} have silvan {', '.join(sorted(found))}, and the site {installed_version()}: "
-                "install the same version on all of them"
+                f"the workers of {where} have silvan {', '.join(sorted(versions))}, and the site "
+                f"{installed_version()}: install the same version on all of them"
             )
 
     def hold(self, frame: Any) -> list[Any]:
-        """Let the workers hold the partitions of a Dask data frame, in their order."""
+        """Let the workers hold the partitions of a Dask data frame, in order."""
         futures: list[Any] = self.client.compute(frame.to_delayed())
         return futures
 
     def submit(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Let a worker call a function; return a future for the result, which other calls may take."""
+        """Let a worker call a function; return a future for the result, which other calls may use."""
         return self.client.submit(on_worker, function, *given, pure=False)
 
     def send(self, data: bytes) -> list[Any]:
@@ -106,7 +105,7 @@ class Cluster:
 
     @property
     def threads(self) -> int:
-        """Threads of all workers."""
+        """Number of threads of all workers."""
         return sum(self.client.nthreads().values())
 
     def collect(self, futures: Sequence[Any]) -> list[Any]:
@@ -114,23 +113,23 @@ class Cluster:
         from distributed import KilledWorker
 
         try:
-            found: list[Any] = self.client.gather(list(futures))
+            results: list[Any] = self.client.gather(list(futures))
         except KilledWorker:
             raise FederationError(
-                "the Dask workers died, one after the other, over the same partition: give them more memory, or make "
-                "the partitions smaller"
+                "the Dask workers died one after the other on the same partition: give them more memory, or use "
+                "smaller partitions"
             ) from None
         except (OSError, CancelledError):
             raise FederationError(
-                "the Dask cluster does not answer any more; its scheduler may be gone: start it, and the study again"
+                "the Dask cluster no longer answers; its scheduler may have stopped: restart it, then the study"
             ) from None
-        for one in found:
+        for one in results:
             if isinstance(one, Failure):
                 raise one.raised()
-        return found
+        return results
 
     def in_turn(self, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yield the results of a function in the order of its arguments; few of them wait to be taken."""
+        """Yield the results of a function in the order of its arguments, computing only a few ahead."""
         waiting: list[Any] = []
         ahead = self.threads + 1
         for given in arguments:
@@ -152,16 +151,16 @@ def _connect(address: str | None) -> Any:
             return distributed.get_client()
         except ValueError:
             raise InputError(
-                "there is no Dask cluster for the table's partitions: make a distributed.Client first, or name the "
+                "there is no Dask cluster for the table's partitions: create a distributed.Client first, or name the "
                 "address of a scheduler, sv.Partitions(files, cluster='tcp://host:8786')"
             ) from None
-    known = _CLIENTS.get(address)
-    if known is None or known.status != "running":
+    client = _CLIENTS.get(address)
+    if client is None or client.status != "running":
         try:
-            known = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+            client = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
         except (OSError, ValueError):
             raise InputError(
                 f"no Dask cluster answers at {address!r}; check the address, and that its scheduler runs"
             ) from None
-        _CLIENTS[address] = known
-    return known
+        _CLIENTS[address] = client
+    return client

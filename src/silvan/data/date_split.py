@@ -1,4 +1,4 @@
-"""Test rows by date: a model is trained on earlier rows and evaluated on later ones, as it will be used."""
+"""Test rows by date: the model is trained on earlier rows and evaluated on later ones, as in later use."""
 
 import re
 from typing import Annotated, Any
@@ -15,11 +15,9 @@ from silvan.util.declared import NOT_EMPTY
 from silvan.util.readable import count_of
 
 EXPECTED = '{ by = "date", test = "last 20%" }, or test = "since 2024-01-31"'
-"""What is expected where a split by date is given, in the words of a study file."""
+"""The expected form of a split by date, as in a study file."""
 
-NEEDS_DATE = (
-    "must name a date with a privacy budget, as since 2024-01-31: which rows are the last 20% depends on all rows"
-)
+NEEDS_DATE = "must name a date if there is a privacy budget, as in since 2024-01-31: the last 20% depend on all rows"
 
 _LAST = re.compile(r"last\s+(\d+(?:\.\d+)?)\s*%")
 _SINCE = re.compile(r"since\s+(\S+)")
@@ -31,10 +29,10 @@ class DateSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     by
-        A column of dates, or of numbers such as years. It is no feature.
+        A column of dates, or of numbers such as years. It is not used as a feature.
     test
-        "last 20%", the latest rows of every site; or "since 2024-01-31", the same date for all, or "since 2024" for a
-        column of numbers. Rows of one date stay together.
+        "last 20%" for the latest rows of each site, "since 2024-01-31" for the same date at all sites, or "since 2024"
+        for a column of numbers. Rows of one date stay together.
     """
 
     by: Annotated[str, Meta(pattern=NOT_EMPTY)]
@@ -59,9 +57,9 @@ class DateSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found[1] if found is not None and known else None
 
     def hold_out(self, table: Batched, person: np.ndarray | None = None) -> HeldOut:
-        """Return the test rows of a table; raise ``InputError`` if the column does not say which.
+        """Return the test rows of a table; raise ``InputError`` if the column does not determine them.
 
-        ``person`` is the number of each row's person: all rows of a person count as those of the first date.
+        ``person`` is the number of each row's person; all rows of a person count as of that person's first date.
         """
         times, dates = self._times(table)
         if person is not None and len(person):
@@ -72,14 +70,14 @@ class DateSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if later.all() or not later.any():
             which = "no row is" if not later.any() else "all rows are"
             raise InputError.about(
-                "split", f"by {self.by!r}: {which} in the test set ({self.test}); both parts need rows"
+                "split", f"by {self.by!r}: {which} in the test set ({self.test}); both sets need rows"
             )
         held = HeldOut(len(table))
         held.add(np.flatnonzero(later))
         return held
 
     def _times(self, table: Batched) -> tuple[np.ndarray, bool]:
-        """Return every row's day since 1970, or number, and whether these are dates."""
+        """Return the day since 1970, or the number, of each row, and whether these are dates."""
         read = [batch[self.by] for batch in self._read(table)]
         as_dates = _joined([cell_dates(series, "days") for series in read])
         as_numbers = _joined([cell_numbers(series) for series in read]) if as_dates[1].any() else as_dates
@@ -87,31 +85,33 @@ class DateSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         times, strange = as_dates if dates else as_numbers
         if strange.any():
             what = f"{count_of(int(strange.sum()), 'cell')} of {len(times):,}"
-            raise InputError.about("split", f"by {self.by!r}: {what} hold neither a date (2024-01-31) nor a number")
+            raise InputError.about(
+                "split", f"by {self.by!r}: {what} hold neither a date (2024-01-31) nor a number; correct them"
+            )
         missing = int(np.isnan(times).sum())
         if missing:
             raise InputError.about(
                 "split",
-                f"by {self.by!r}: {count_of(missing, 'row')} of {len(times):,} have no date; fill them in, or leave "
-                "these rows out of the table",
+                f"by {self.by!r}: {count_of(missing, 'row')} of {len(times):,} have no date; fill in the dates, or "
+                "drop these rows",
             )
         return times, dates
 
     def _read(self, table: Batched) -> Any:
         if self.by not in (*table.names, *table.excluded):
-            raise InputError.about("split", f"names {self.by!r}, and the table has no such column")
+            raise InputError.about("split", f"names {self.by!r}, but the table has no such column")
         return table.batches([self.by])
 
     def _start_of(self, times: np.ndarray) -> float:
-        """Return the first time of the test rows: whole dates that come nearest to the share."""
-        known, counts = np.unique(times, return_counts=True)
+        """Return the first time of the test rows, with whole dates whose share of rows is the nearest."""
+        distinct, counts = np.unique(times, return_counts=True)
         later = counts[::-1].cumsum()[::-1] / max(len(times), 1)  # the share of rows from each time on
-        if len(known) < 2:
+        if len(distinct) < 2:
             return np.inf  # one date: nothing is later
-        return float(known[1:][np.argmin(np.abs(later[1:] - (self.share or 0.0)))])
+        return float(distinct[1:][np.argmin(np.abs(later[1:] - (self.share or 0.0)))])
 
     def _start(self, dates: bool) -> float:
-        """Return the first time of the test rows, as the column has it."""
+        """Return the first time of the test rows, in the column's terms."""
         since = self.since or ""
         day, number = read_date(since), _number(since)
         if dates and day is not None:

@@ -1,7 +1,7 @@
-"""Arrays and data frames in files without a name, mapped into memory a part at a time.
+"""Arrays and data frames in anonymous files, mapped into memory one part at a time.
 
-Nobody else can open a file without a name, and it is gone when the process ends, however it ends. A window maps
-only its rows; when it is released, they take no memory.
+Nobody else can open an anonymous file, and it vanishes when the process ends, however it ends. A window maps only its
+rows, and frees their memory when it is released.
 """
 
 import io
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     import polars as pl
 
 Folder = str | PathLike[str] | None
-"""Where files are made; None: where the system keeps temporary ones."""
+"""The folder for files; None: the system's folder for temporary files."""
 
 
 def nameless(folder: Folder) -> Any:
-    """Open a file without a name, which only this process can read."""
+    """Open an anonymous file, which only this process can read."""
     try:
         return tempfile.TemporaryFile(dir=folder, buffering=0)
     except OSError as error:
         if has_no_room(error):
             raise
         where = tempfile.gettempdir() if folder is None else str(Path(folder))
-        raise InputError(f"no file can be made in {where!r} ({error.strerror}); name another folder") from None
+        raise InputError(f"cannot create a file in {where!r} ({error.strerror}); name another folder") from None
 
 
 def _write(file: Any, data: memoryview) -> None:
-    """Write all data; an error of the system, such as a full disk, is raised as it is."""
+    """Write all data; system errors, such as a full disk, are passed on."""
     while len(data):
         data = data[file.write(data) :]
 
@@ -61,7 +61,7 @@ class Stored:
         return self.dtype.itemsize * (1 if self.width is None else self.width)
 
     def append(self, rows: np.ndarray) -> None:
-        """Write some rows after the others."""
+        """Append some rows."""
         assert rows.shape[1:] == (() if self.width is None else (self.width,))  # noqa: S101
         _write(self._file, np.ascontiguousarray(rows, self.dtype).reshape(-1).view(np.uint8).data)
         self.rows += len(rows)
@@ -78,19 +78,19 @@ class Stored:
 
 
 def scratch(folder: Folder, n: int, dtype: Any) -> np.ndarray:
-    """Return an array in a file to write to: parts not in use need not stay in memory."""
+    """Return a writable array in a file, whose unused parts need not stay in memory."""
     dtype = np.dtype(dtype)
     with nameless(folder) as file:
         size = max(n, 1) * dtype.itemsize
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)  # or a full disk would be noticed too late to raise an error
+            os.posix_fallocate(file.fileno(), 0, size)  # otherwise a full disk would crash the process later
         else:
             file.truncate(size)
         return np.memmap(file, dtype, "r+", shape=(max(n, 1),)).view(np.ndarray)[:n]
 
 
 class StoredFrames:
-    """Data frames of the same columns, one after the other."""
+    """A sequence of data frames with the same columns."""
 
     def __init__(self, folder: Folder) -> None:
         self._file = nameless(folder)
@@ -99,7 +99,7 @@ class StoredFrames:
         self._lock = threading.Lock()
 
     def append(self, frame: "pl.DataFrame") -> None:
-        """Write a frame after the others."""
+        """Append a frame."""
         packed = io.BytesIO()
         frame.write_ipc(packed, compression="lz4")
         with self._lock:

@@ -1,11 +1,11 @@
 """Encode a table as arrays of numbers, by a schema.
 
-A feature is a 32-bit float: numbers as they are, categories as their position in the schema, NaN for missing.
-The schema decides, never the table, so the same row gives the same numbers at every site. Two sites may store
-one column differently, though: a code may be text here and a whole number there, and one missing cell turns
-whole numbers to floats. So every cell is read by itself, as ``cells.py`` says.
+A feature is a 32-bit float: numbers as they are, categories as their position in the schema, NaN for missing values.
+The schema decides, never the table, so the same row gives the same numbers at every site. But two sites may store the
+same column differently: a code may be text here and a whole number there, and one missing cell turns whole numbers into
+floats. So each cell is read independently (``cells.py``).
 
-Errors count rows and never quote a value: they may be shown to somebody who must not see it.
+Errors count rows and never quote a value, since they may be shown to people who must not see it.
 """
 
 from collections.abc import Iterable
@@ -40,15 +40,14 @@ from silvan.util.cell_text import cell_text
 from silvan.util.readable import format_names
 
 _LARGEST = np.finfo(np.float32).max
-_PIECE = 1 << 16  # numbers that are turned at a time
+_PIECE = 1 << 16  # numbers transposed at a time
 
 
 def describe_label(target: Series, label: str, task: Task | None = None, first_row: int = 1) -> Label:
     """Describe the column to predict, or some rows of it.
 
-    If no task is given, it is regression if the label is floating point and has fractions, otherwise classification.
-    Classes that are floats without fractions are named by whole numbers, since a table that had a missing label once
-    has 0.0 and 1.0 where others have 0 and 1.
+    Without a task, labels with fractions mean regression, and all others classification. Floats without fractions
+    become whole-number classes, since a table that once had a missing label has 0.0 and 1.0 where others have 0 and 1.
     """
     if (task or infer_task(target)) == "regression":
         _encode_targets(target, Label(label), True, first_row)
@@ -59,32 +58,32 @@ def describe_label(target: Series, label: str, task: Task | None = None, first_r
 def infer_features(
     frame: Frame, exclude: Iterable[str] = (), min_category_rows: int = 1, kinds: Kinds | None = None
 ) -> tuple[Feature, ...]:
-    """Describe all columns but some as features, in their order.
+    """Describe all columns except some as features, in order.
 
-    Numbers and booleans become numeric features, dates the days since 1970, text becomes categorical. A column without
-    any value is numeric. Only categories with at least ``min_category_rows`` rows are named, and at most
-    ``MAX_CATEGORIES``, the most frequent; the others share one code.
+    Numbers and booleans become numeric features, dates the days since 1970, text categorical features. A column without
+    values is numeric. Only the most frequent categories are named, at most ``MAX_CATEGORIES``, each with at least
+    ``min_category_rows`` rows; the others share one code.
     """
     left_out, kinds = set(exclude), kinds or {}
-    found: list[Feature] = []
+    features: list[Feature] = []
     for name in frame.columns:
         if name in left_out:
             continue
         series = frame[name]
         if is_dates(series, kind_of(kinds, name)):
-            found += date_features(name, date_parts(kinds, name))
+            features += date_features(name, date_parts(kinds, name))
         else:
-            found.append(_infer_feature(series, name, min_category_rows, kind_of(kinds, name)))
-    return tuple(found)
+            features.append(_infer_feature(series, name, min_category_rows, kind_of(kinds, name)))
+    return tuple(features)
 
 
 def date_features(name: str, parts: Iterable[DatePart]) -> list[Feature]:
-    """Return the features that are made of a column of dates."""
+    """Return the features made from a column of dates."""
     return [Feature(name if part == "days" else f"{name} ({part})", date=part) for part in parts]
 
 
 def category_texts(series: Series) -> dict[str, int]:
-    """Count the rows of each category of a column, by the text form that all sites share."""
+    """Count the rows of each category of a column, by the text that all sites share."""
     series = series.drop_nulls()
     if not is_text(series):
         values, rows = np.unique(plain_numbers(series), return_counts=True)
@@ -117,46 +116,45 @@ def label_column(frame: Frame, label: str) -> Series:
 
 
 def near_names(absent: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return those of a table's names that may be meant by some that it lacks."""
+    """Return the names of a table that resemble absent ones."""
     spare = {name.lower(): name for name in names}
     return [spare[match] for name in absent for match in get_close_matches(name.lower(), list(spare), n=1)]
 
 
 def mostly_unknown(frame: Frame, schema: Schema) -> dict[str, int]:
     """Return the columns with mostly unknown categories, and the number of affected rows."""
-    found = {}
+    unknown = {}
     for feature in schema.features:
         if feature.categories and feature.column in frame.columns:
             words = {word: code for code, word in enumerate(feature.categories)}
             codes = category_places(frame[feature.column], words)
             rows = int(np.count_nonzero(codes == UNKNOWN))
             if 2 * rows > np.count_nonzero(codes != MISSING):
-                found[feature.name] = rows
-    return found
+                unknown[feature.name] = rows
+    return unknown
 
 
 def encode_features(
     frame: Frame, schema: Schema, *, fill_absent: bool = False, strict: bool = True, first_row: int = 1
 ) -> NDArray[np.float32]:
-    """Return the schema's features as an array, one row a row, one column a feature.
+    """Return the schema's features as an array (rows, features).
 
-    Columns are found by name, and every cell is read by itself. A category that the schema does not name gets the
-    code after the last one if the feature has ``other``, and is missing if not. A number may stand for a category by
-    its text form: 1 and 1.0 are ``"1"``, true is ``"true"``. A column that the table lacks is an error, or missing
-    throughout with ``fill_absent``. A cell of a numeric column that is no number, or too large, is an error that names
-    up to three rows, of which the frame's first is ``first_row``; if not ``strict``, what is no number is missing, and
-    an infinite one is the largest there is.
+    Columns are matched by name. An unknown category gets the code after the last one if the feature has ``other``, and
+    is missing otherwise. Numbers match categories by their text: 1 and 1.0 are ``"1"``, true is ``"true"``. An absent
+    column is an error, or missing throughout with ``fill_absent``. Cells of a numeric column that are not numbers, or
+    too large, raise an error that names up to three rows, counted from ``first_row``. If not ``strict``, they become
+    missing, or the largest float.
     """
     present = set(frame.columns)
     absent = [feature.column for feature in schema.features if feature.column not in present]
     if absent and not fill_absent:
         near = near_names(absent, [name for name in frame.columns if name not in schema.columns])
-        meant = f"it has {format_names(near)}: if that is meant, rename it; otherwise " if near else ""
+        meant = f"it has {format_names(near)}: rename it if it is the same, otherwise " if near else ""
         raise SchemaError(
             f"the table lacks {format_names(absent, most=50)}; {meant}add these columns, empty if unknown, or agree on "
             "a schema without them"
         )
-    # filled by column and turned once: to fill rows a column at a time would touch every cache line for each column
+    # filled by column and transposed once: filling rows column by column would touch every cache line for each column
     columns = np.empty((len(schema.features), len(frame)), dtype=np.float32)
     for values, feature in zip(columns, schema.features, strict=True):
         if feature.column not in present:
@@ -169,7 +167,7 @@ def encode_features(
 
 
 def _turned(columns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return columns as rows, a piece at a time that stays in the processor's cache; -0.0 becomes 0.0."""
+    """Transpose columns to rows, in pieces that fit the processor's cache; -0.0 becomes 0.0."""
     rows = np.empty(columns.shape[::-1], np.float32)
     step = max(1, _PIECE // max(1, len(columns)))
     for start in range(0, len(rows), step):
@@ -182,9 +180,8 @@ def encode_label(
 ) -> NDArray[np.int32] | NDArray[np.float64]:
     """Return the label as class codes, or as numbers if the schema has no classes: see ``survival.py`` for times.
 
-    A class matches if it has the same text, is equal (1, 1.0 and true are) or has the same text form. A label that
-    is missing or none of the classes is an error; if not ``strict`` it is -1, or NaN for a number, and an infinite
-    number stays as it is.
+    A class matches if it has the same text, is equal (1, 1.0 and true are) or stands for the same number. A missing
+    or unknown label is an error; if not ``strict``, it is -1, or NaN for a number, and infinite numbers stay.
     """
     label = schema.label
     target = label_column(frame, label.name)
@@ -237,7 +234,7 @@ def check_few(n: int, label: str, *, asked: bool) -> None:
     """Raise ``SchemaError`` if a label has very many values and is not declared as classes."""
     if n > MAX_CATEGORIES and not asked:
         raise SchemaError(
-            f"the label {label!r} has {n} different values; say task='regression' if it is a "
+            f"the label {label!r} has {n} different values; set task='regression' if it is a "
             "number to predict, or task='classification' if these really are classes"
         )
 
@@ -251,7 +248,7 @@ def _encode_numbers(series: Series, feature: Feature, strict: bool, first_row: i
         values, strange = plain, np.zeros(len(plain), np.bool)
     else:
         numbers, strange = cell_numbers(series) if feature.date is None else cell_dates(series, feature.date)
-        # by way of 64 bits, so that whole numbers and the same numbers read as floats round alike
+        # via 64 bits, so that whole numbers and the same numbers read as floats round in the same way
         with np.errstate(over="ignore", under="ignore"):
             values = numbers.astype(np.float32)
     if not strict:
@@ -308,7 +305,7 @@ def _encode_survival(times: Series, events: Series, label: Label, first_row: int
 
 
 def _stop_at(bad: NDArray[np.bool], what: str, mend: str, first_row: int, error: type[InputError] = InputError) -> None:
-    """Raise an error with the number of affected rows and the first of them."""
+    """Raise an error that counts the affected rows and names the first ones."""
     rows = np.flatnonzero(bad)
     if len(rows):
         which = places_text([first_row + row for row in rows[:3].tolist()], len(rows))
@@ -316,7 +313,7 @@ def _stop_at(bad: NDArray[np.bool], what: str, mend: str, first_row: int, error:
 
 
 def _check_usable(series: Series, name: str) -> None:
-    """Raise ``SchemaError`` for a column of dates and the like; a column without values has no kind."""
+    """Raise ``SchemaError`` for a column of an unusable type; columns without values are fine."""
     if not (is_void(series) or holds_objects(series)):
         numeric_or_text(series, name)
 

@@ -1,6 +1,6 @@
-"""Sample the rows that are held out for evaluation: a share of every class, or one of several folds, by a seed.
+"""Sample test rows by a seed: a share of every class, or one of several folds.
 
-One bit a row. With a folder, the arrays that are sorted and shuffled on the way are in files there.
+The result takes one bit per row. For large tables, the arrays that are sorted and shuffled are in files.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from silvan.data.disk_arrays import Folder, scratch
 from silvan.data.encode import label_column
 from silvan.data.groups import Groups
 
-_PIECE = 1 << 16  # rows that are sorted at a time
+_PIECE = 1 << 16  # rows sorted at a time
 
 
 class Fold(NamedTuple):
@@ -25,27 +25,27 @@ class Fold(NamedTuple):
 
     @property
     def parts(self) -> "tuple[Fold, ...]":
-        """The studies that the split consists of: this one."""
+        """The studies of the split: only this one."""
         return (self,)
 
     @property
     def test(self) -> float:
-        """The share of every site's rows in the test set."""
+        """The share of each site's rows in the test set."""
         return 1.0 / self.of
 
     def members(self, sites: Iterable[str]) -> list[str]:
-        """Return the sites that take part: all."""
+        """Return the participating sites: all."""
         return list(sites)
 
     def study(self, name: str) -> str:
-        """Return the name that sites see of a study in which this fold is the test set."""
+        """Return the study's name, as sites see it, with this fold as the test set."""
         return f"{name}; fold {self.number} of {self.of}, {self.shuffle}"
 
 
 class LeftOut(NamedTuple):
-    """A split by site: models are trained at all sites but one, and evaluated on all rows of that one.
+    """A split by site: the model is trained at all other sites and evaluated on all rows of this one.
 
-    It consists of two studies: the other sites train, then the site that was left out ``evaluates``.
+    It consists of two studies: first the other sites train, then this site ``evaluates``.
     """
 
     site: str
@@ -53,20 +53,20 @@ class LeftOut(NamedTuple):
 
     @property
     def parts(self) -> "tuple[LeftOut, LeftOut]":
-        """The studies that the split consists of."""
+        """The two studies of the split."""
         return LeftOut(self.site), LeftOut(self.site, evaluates=True)
 
     @property
     def test(self) -> float:
-        """The share of every member's rows in the test set: none or all."""
+        """The share of each participant's rows in the test set: none or all."""
         return float(self.evaluates)
 
     def members(self, sites: Iterable[str]) -> list[str]:
-        """Return the sites that take part."""
+        """Return the participating sites."""
         return [site for site in sites if (site == self.site) == self.evaluates]
 
     def study(self, name: str) -> str:
-        """Return the name that sites see of this part."""
+        """Return the name of this study, as sites see it."""
         return f"{name}; {'at' if self.evaluates else 'without'} {self.site}"
 
 
@@ -81,20 +81,20 @@ class HeldOut:
         self.kept = rows * every
 
     def between(self, start: int, stop: int) -> np.ndarray:
-        """Return which of the rows from ``start`` to before ``stop`` are held out: bool."""
+        """Return which rows from ``start`` up to ``stop`` are held out: bool."""
         first = start // 8
         bits = np.unpackbits(self.bits[first : -(-stop // 8)])
         return bits[start - 8 * first : stop - 8 * first].astype(np.bool_)
 
     def add(self, rows: np.ndarray) -> None:
-        """Hold out rows that were not held out before."""
+        """Hold out more rows, none of which was held out before."""
         for first in range(0, len(rows), _PIECE):
             some = rows[first : first + _PIECE]
             np.bitwise_or.at(self.bits, some >> 3, np.uint8(128) >> (some & 7).astype(np.uint8))
         self.kept += len(rows)
 
     def with_persons(self, groups: Groups) -> "HeldOut":
-        """Return all rows of the persons whose first row is held out."""
+        """Hold out all rows of the persons whose first row is held out."""
         chosen = np.zeros(len(groups.ids), np.bool_)
         chosen[groups.person[groups.first & self.between(0, self.rows)]] = True
         held = HeldOut(self.rows)
@@ -113,7 +113,7 @@ def hold_out(
 ) -> HeldOut:
     """Sample the rows to hold out: a share of every class, or those of one fold.
 
-    With ``groups`` persons are sampled, each with all rows, by the class of the first.
+    With ``groups``, whole persons are sampled, by the class of their first row.
     """
     n = len(table)
     held = HeldOut(n)
@@ -128,30 +128,30 @@ def hold_out(
         rng.shuffle(rows)
         if fold is not None:
             held.add(rows[(dealt + np.arange(len(rows))) % fold.of == fold.number])
-            dealt += len(rows)  # the next class goes on where this one ended, so that folds are of one size
+            dealt += len(rows)  # the next class continues in turn, so that folds have equal sizes
             continue
         part = share * len(rows) + carry
         held.add(rows[: int(part)])
-        carry = part - int(part)  # small classes share what rounding leaves
+        carry = part - int(part)  # small classes share the remainders of rounding
     held = held if groups is None else held.with_persons(groups)
-    return held if held.kept < n else HeldOut(n)  # there must be something to learn from
+    return held if held.kept < n else HeldOut(n)  # there must be training rows
 
 
 def _words(table: Batched, label: str) -> np.ndarray | None:
-    """Return the texts of the classes, ascending; None if the label is a number: there are no classes."""
-    most, found, kind = max(2, len(table) // 5), np.zeros(0), None
+    """Return the texts of the classes, ascending; None if the label is a number."""
+    most, distinct, kind = max(2, len(table) // 5), np.zeros(0), None
     for i, batch in enumerate(table.batches([label] if label in table.names else None)):
         values = label_column(batch, label).to_numpy()
         if values.dtype.kind == "f":
             kind = values.dtype
-            values = values.view(f"i{kind.itemsize}")  # by their bits: -0.0 and 0.0 read differently
+            values = values.view(f"i{kind.itemsize}")  # compare bits, since -0.0 and 0.0 have different texts
         elif values.dtype.kind not in "biu":
             values = values.astype(str)
         values = np.unique(values)
-        found = values if i == 0 else np.unique(np.concatenate([found, values]))
-        if len(found) > 2 * most:  # those that differ may read alike, but not so many
+        distinct = values if i == 0 else np.unique(np.concatenate([distinct, values]))
+        if len(distinct) > 2 * most:  # different values may have equal texts, but not so many
             return None
-    words = np.unique((found if kind is None else found.view(kind)).astype(str))
+    words = np.unique((distinct if kind is None else distinct.view(kind)).astype(str))
     return words if len(words) <= most else None
 
 

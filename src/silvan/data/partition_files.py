@@ -13,10 +13,10 @@ from silvan.errors import InputError
 
 @dataclass(frozen=True)
 class Partitions:
-    """A table in many Parquet files, read by the workers of a Dask cluster: the table of one site, however large.
+    """A table of any size in many Parquet files, read by the workers of a site's Dask cluster.
 
-    Its rows are those of all files, in the order of the files' names, or of the list. Workers open the files
-    themselves, so that all of them must find them under the same path.
+    Rows come in the order of the files' names, or of the list. Workers open the files themselves, so the paths must be
+    valid on all of them.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Partitions:
         A folder, a pattern such as ``"rows/*.parquet"``, or a list of paths.
     cluster
         The address of the cluster's scheduler, such as ``"tcp://head.bank.example:8786"`` or ``"tls://..."``; None: the
-        cluster of the ``distributed.Client`` that was made last in this process.
+        cluster of the latest ``distributed.Client`` in this process.
 
     Examples
     --------
@@ -37,7 +37,7 @@ class Partitions:
     cluster: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ``InputError`` for options that are not possible."""
+        """Raise ``InputError`` for invalid options."""
         files: Any = self.files
         several = isinstance(files, list | tuple) and all(isinstance(file, str | Path) for file in files)
         if not (isinstance(files, str | Path) or several) or not files:
@@ -49,29 +49,29 @@ class Partitions:
             raise InputError.wrong("cluster", "the address of a Dask scheduler, such as 'tcp://host:8786'", cluster)
 
     def beside(self, folder: Path) -> "Partitions":
-        """Return the table with relative paths taken as relative to a folder."""
+        """Return the table with relative paths resolved against a folder."""
         if isinstance(self.files, str | Path):
             return replace(self, files=str(folder / self.files))
         return replace(self, files=tuple(str(folder / file) for file in self.files))
 
     def paths(self) -> list[Path]:
-        """Return the files, in the order of their rows; raise ``InputError`` if there are none."""
+        """Return the files in the order of their rows; raise ``InputError`` if there are none."""
         if not isinstance(self.files, str | Path):
-            found = [Path(file) for file in self.files]
+            paths = [Path(file) for file in self.files]
         elif Path(self.files).is_dir():
-            found = sorted(Path(self.files).glob("*.parquet"))
+            paths = sorted(Path(self.files).glob("*.parquet"))
         else:
-            found = sorted(map(Path, glob.glob(str(self.files), recursive=True)))
-        if not found:
+            paths = sorted(map(Path, glob.glob(str(self.files), recursive=True)))
+        if not paths:
             raise InputError(f"no file matches {str(self.files)!r}; check the path, which is on the cluster's machines")
-        for path in found:
+        for path in paths:
             if path.suffix.lower() != ".parquet":
                 raise InputError(f"{str(path)!r}: partitions must be Parquet files; convert it, or leave it out")
             if not path.is_file():
                 raise InputError(f"there is no file {str(path)!r}; check the path")
-        return [path.absolute() for path in found]
+        return [path.absolute() for path in paths]
 
 
 def is_partitioned(source: Any) -> bool:
-    """Whether a table is in partitions that a Dask cluster holds."""
+    """Whether a table is partitioned over a Dask cluster."""
     return isinstance(source, Partitions) or nw.dependencies.is_dask_dataframe(source)

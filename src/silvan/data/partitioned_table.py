@@ -1,7 +1,7 @@
-"""A table in partitions on the workers of a Dask cluster, read a batch at a time where the site itself must see rows.
+"""A table partitioned over the workers of a Dask cluster, read in batches when the site itself needs rows.
 
-The site's own process sees rows to find out what columns are, and to sample those that are held out. Counts and scores
-are computed where the partitions are (``federation/partitioned_site.py``).
+The site's process reads rows to infer column types and to sample test rows. Workers compute counts and scores where the
+partitions are (``federation/partitioned_site.py``).
 """
 
 import io
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     import polars as pl
 
 _TOGETHER = ({"whole numbers", "numbers"}, "numbers"), ({"dates", "times"}, "times")
-"""Kinds of columns that may be in different partitions, and what they are together."""
+"""Kinds that a column may have in different partitions, and their common kind."""
 
 
 class Partitioned(Batched):
-    """A table in partitions. ``sources`` are those with rows, ``sizes`` their numbers of rows.
+    """A partitioned table: ``sources`` are the partitions with rows, ``sizes`` their numbers of rows.
 
-    ``casts`` maps columns of several types to their common type.
+    ``casts`` maps columns with several types to their common type.
     """
 
     cluster: Cluster
     sources: list[Any]
-    numbers: list[int]  # of the partitions, as people count them
+    numbers: list[int]  # of the partitions, from 1
     sizes: np.ndarray
     casts: dict[str, str]
-    of_numbers: list[str]  # columns that hold numbers in all partitions
+    of_numbers: list[str]  # columns with numbers in all partitions
 
     def _open(self, source: Any, label: str) -> StoredTable:
-        """Look at all partitions, and at all cells of text."""
+        """Inspect all partitions and all text cells."""
         if isinstance(source, Partitions):
             paths = [str(path) for path in source.paths()]
             self.cluster, sources = Cluster(source.cluster), list[Any](paths)
@@ -58,12 +58,12 @@ class Partitioned(Batched):
         return typed_frames("the table", columns, texts, int(self.sizes.sum()), self._frames, self.kinds, self.room)
 
     def name_of(self, place: int) -> str:
-        """Return what one of the partitions with rows is called, for messages."""
+        """Return the name of a partition for messages."""
         source = self.sources[place]
         return f"partition {self.numbers[place]}" + (f" ({source!r})" if isinstance(source, str) else "")
 
     def _kinds(self, looked: list[Looked], columns: list[str]) -> dict[str, str]:
-        """Return the contents of each column over all partitions; raise ``SchemaError`` if partitions conflict."""
+        """Return the kind of each column over all partitions; raise ``SchemaError`` if partitions conflict."""
         self.casts, kinds = {}, {}
         for place, one in enumerate(looked):
             differing = sorted(set(columns) ^ set(one.columns))
@@ -71,7 +71,7 @@ class Partitioned(Batched):
                 way = "lacks" if differing[0] in columns else "alone has"
                 raise SchemaError(
                     f"the partitions have different columns: {self.name_of(place)} {way} {differing[0]!r}; make them "
-                    "alike"
+                    "equal"
                 )
         for name in columns:
             places = {one.columns[name]: place for place, one in reversed(list(enumerate(looked)))}
@@ -79,14 +79,14 @@ class Partitioned(Batched):
             together = [kind for some, kind in _TOGETHER if found <= some]
             if len(found) > 1 and not together:
                 how = " and ".join(f"{kind} in {self.name_of(place)}" for kind, place in places.items() if kind)
-                raise SchemaError(f"column {name!r} holds {how}; make it one type in all partitions")
+                raise SchemaError(f"column {name!r} holds {how}; use one type in all partitions")
             kinds[name] = together[0] if len(found) > 1 else next(iter(found), "")
             if len(places) > 1:
                 self.casts[name] = kinds[name]
         return kinds
 
     def _frames(self, names: Sequence[str], rows: int) -> "Iterator[pl.DataFrame]":
-        """Yield some columns of all partitions, at most this many rows at a time."""
+        """Yield some columns of all partitions, at most ``rows`` rows at a time."""
         import polars as pl
 
         slices = (

@@ -1,10 +1,10 @@
-"""Rows that are exact copies of others, in a table or between the tables of several sites.
+"""Rows that are exact copies of others, within a table or between the tables of several sites.
 
-In a table of few columns with few values, equal rows are people who are alike. Copies are told from these in two ways.
-Where every row is there twice or thrice, nothing else explains it. Otherwise, where chance makes some rows equal, it
-makes more that are equal in all columns but one of few values, and a table has few rows that are possible at all.
+In a table with few columns and few values, equal rows may simply be similar people. Two signs point to copies. First,
+every row occurs twice, or three times. Second, there are many more equal rows than chance explains: chance would make
+even more rows equal in all columns except one with few values, and only in tables with few possible rows.
 
-Rows are compared by hashes of 64 bits: among a million rows, two that differ have the same one time in 40 million.
+Rows are compared by 64-bit hashes: among a million rows, the chance of a collision is one in 40 million.
 """
 
 from collections import Counter
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_ROWS = 2_000_000
-"""Rows of a table that are looked at, the first ones."""
+"""Only the first rows of a table are compared, at most this many."""
 
-_LEAST, _SHARE = 3, 0.01  # copies that are worth a word: so many, and this share of the rows
-_PATTERNS = 10  # so many different rows are all there an even number of times, by chance, once in a thousand tables
-_FEW = 100  # values of a column but for which rows are nearly equal
-_MARGIN = 10  # times as many equal rows as chance gives
-_MEAN = 3  # times that each row is there on average, where only few different ones are possible
-_SAMPLE = 10_000  # numbers that show to how many digits a column is rounded
-_DIGITS = range(-6, 7)  # digits behind the point of numbers that may be rounded to so many
+_LEAST, _SHARE = 3, 0.01  # fewest copies worth a warning, and their least share of the rows
+_PATTERNS = 10  # this many distinct rows all occur an even number of times by chance in one of a thousand tables
+_FEW = 100  # rows that differ only in a column with at most this many values are nearly equal
+_MARGIN = 10  # ratio of equal rows to those explained by chance
+_MEAN = 3  # average number of occurrences of a row in a table with few possible rows
+_SAMPLE = 10_000  # numbers that show how a column is rounded
+_DIGITS = range(-6, 7)  # decimals that numbers may be rounded to
 
 
 def repeated_rows(tables: Mapping[str, Batched]) -> list[str]:
-    """Return a line for each table in which rows repeat, and one for tables that have rows in common."""
+    """Return a line for each table with repeated rows, and one for tables with rows in common."""
     lines = []
     for site, table in tables.items():
         copies, times = _copies(table)
         if copies:
             cut = f" of the first {MOST_ROWS:,}" if len(table) > MOST_ROWS else ""
-            found = f"each row is there {times} times" if times > 1 else f"{count_of(copies, 'row')}{cut} repeat others"
+            what = f"each row occurs {times} times" if times > 1 else f"{count_of(copies, 'row')}{cut} repeat others"
             lines.append(
-                f"the table of {site}: {found}, equal in all columns: was it appended or joined twice, or was a column "
-                "left out that tells rows apart? A test row whose copy was trained on is known to the model"
+                f"the table of {site}: {what}, equal in all columns: was it appended or joined twice, or is a column "
+                "missing that distinguishes them? The model knows a test row whose copy is a training row"
             )
     pairs = [f"{a} and {b} ({count_of(rows, 'row')})" for (a, b), rows in _shared(tables).most_common()]
     if pairs:
         lines.append(
             f"tables have rows in common, equal in all columns: {list_some(pairs, 'pair', most=4)}: are the same "
-            "people at both sites? A test row of one that was trained on at the other is known to the model"
+            "people at both sites? The model knows a test row of one site that is a training row at the other"
         )
     return lines
 
 
 def _copies(table: Batched) -> tuple[int, int]:
-    """Return the number of repeated rows, if chance hardly explains it, and each row's minimum number of copies."""
+    """Return the number of repeated rows, unless chance explains it, and the common number of occurrences."""
     ids = {name for name in table.names if not table.dtypes[name].is_float() and _all_differ(_hashes([table], [name]))}
-    for names in (table.names, [name for name in table.names if name not in ids]):  # copies may be numbered
+    for names in (table.names, [name for name in table.names if name not in ids]):  # copies may have new ids
         hashes = _hashes([table], names)
         if not names or _all_differ(hashes):
             continue
@@ -77,7 +77,7 @@ def _copies(table: Batched) -> tuple[int, int]:
 
 
 def _shared(tables: Mapping[str, Batched]) -> Counter[tuple[str, str]]:
-    """Return the number of rows that two sites share, if chance hardly explains it."""
+    """Return the number of rows shared by each pair of sites, unless chance explains it."""
     shared: Counter[tuple[str, str]] = Counter()
     alike = [{(name, _is_number(table.dtypes[name])) for name in table.names} for table in tables.values()]
     names = sorted(name for name, _ in set.intersection(*alike))
@@ -95,10 +95,10 @@ def _shared(tables: Mapping[str, Batched]) -> Counter[tuple[str, str]]:
     share = float(pairs.sum()) / (float(lengths.sum()) ** 2 - float(np.sum(lengths.astype(float) ** 2)))
     if not several.any() or _by_chance(list(tables.values()), names, rows, first, several, share):
         return shared
-    own = {name: row[(site == i) & several[row]] for i, name in enumerate(tables)}
-    for (i, one), (j, other) in combinations(enumerate(own), 2):
-        common = len(np.intersect1d(own[one], own[other], assume_unique=True))
-        same = lengths[i] == lengths[j] == common  # the same table twice is asked about by itself
+    held_by = {name: row[(site == i) & several[row]] for i, name in enumerate(tables)}
+    for (i, one), (j, other) in combinations(enumerate(held_by), 2):
+        common = len(np.intersect1d(held_by[one], held_by[other], assume_unique=True))
+        same = lengths[i] == lengths[j] == common  # the same table twice has a question of its own
         if _are_many(common, min(lengths[i], lengths[j])) and not same:
             shared[one, other] = common
     return shared
@@ -116,9 +116,9 @@ def _by_chance(
     repeated: np.ndarray,
     share: float,
 ) -> bool:
-    """Whether chance explains rows that are ``repeated``, among different ones that are ``first`` at some place.
+    """Whether chance explains the ``repeated`` rows among the distinct ``rows``, which first occur at ``first``.
 
-    ``share`` is that of pairs of rows that are equal.
+    ``share`` is the share of pairs of equal rows.
     """
     import polars as pl
 
@@ -133,7 +133,7 @@ def _by_chance(
 
 
 def _possible(column: "pl.Series", values: int) -> float:
-    """Return the number of possible values of a column: for rounded numbers, all between minimum and maximum."""
+    """Return the number of possible values of a column; for rounded numbers, all from minimum to maximum."""
     if not column.dtype.is_numeric():
         return values
     numbers = column.drop_nulls().to_numpy()
@@ -146,7 +146,7 @@ def _possible(column: "pl.Series", values: int) -> float:
 
 
 def _hashes(tables: Sequence[Batched], names: Sequence[str]) -> np.ndarray:
-    """Return a hash of each of the first rows of tables, by some columns."""
+    """Return a hash of each of the first rows of tables, over some columns."""
     total = np.zeros(sum(min(len(table), MOST_ROWS) for table in tables), np.uint64)
     start = 0
     for table in tables:
@@ -173,7 +173,7 @@ def _column(table: Batched, name: str) -> "pl.Series":
 
 
 def _plain(series: Any) -> "pl.Series":
-    """Return a column as numbers, or as text: equal cells are then equal at all sites."""
+    """Return a column as numbers or as text, so that equal cells are equal at all sites."""
     import polars as pl
 
     if _is_number(series.dtype):

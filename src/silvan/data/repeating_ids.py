@@ -1,7 +1,7 @@
-"""Columns of ids that repeat: tables that may have several rows of a person, such as visits of patients.
+"""Columns of repeated ids: signs of tables with several rows per person, such as visits of patients.
 
-An id repeats, and rows that share it are alike in other columns, more than rows are that share an age or a ward. A
-column that is called as ids are is asked about sooner.
+An id repeats, and rows with the same id agree in other columns more often than rows that share an age or a ward. A
+column with a typical name of ids needs less evidence.
 """
 
 import re
@@ -14,15 +14,15 @@ from silvan.data.cells import MISSING, Series, cell_numbers, distinct, is_text
 from silvan.util.readable import list_some
 
 _ROWS, _COLUMNS = 20_000, 12
-"""Rows that are looked at, the first ones, and columns that rows with the same id are compared in."""
+"""Number of first rows inspected, and of columns in which rows with the same id are compared."""
 
-_FEWEST = 20  # different ids
+_FEWEST = 20  # distinct ids
 _MOST_EACH, _LEAST_EACH = 50, 1.15
-"""Rows that an id has on average."""
+"""Bounds on the average number of rows per id."""
 
-_ALIKE = 0.5  # how far rows of one id agree in the middle one of other columns: 0 as by chance, 1 wholly
-_NAMED_ALIKE = 0.1  # the same, of a column that is called as ids are
-_WHOLLY = 0.9  # the same in a third of the other columns, where the rest differ from visit to visit
+_ALIKE = 0.5  # least median agreement of rows with the same id over other columns: 0 by chance, 1 complete
+_NAMED_ALIKE = 0.1  # the same for a column with a typical name of ids
+_WHOLLY = 0.9  # agreement in a third of the other columns, if the rest changes from visit to visit
 _NAMED = re.compile(
     r"(?i)(^|[^a-z])(id|ids|pid|mrn|nhs|patient\w*|person\w*|subject\w*|participant\w*|case|customer\w*|client\w*|"
     r"resident\w*|pseudonym\w*|member\w*|user\w*)([^a-z]|$)"
@@ -30,7 +30,7 @@ _NAMED = re.compile(
 
 
 def repeating_ids(tables: Mapping[str, Batched], label: str) -> list[str]:
-    """Return a line for each column that looks like an id of persons who have several rows."""
+    """Return a line for each column that looks like the id of persons with several rows."""
     found: dict[str, dict[str, float]] = {}
     for site, table in tables.items():
         for name, each in _ids(table, label).items():
@@ -38,13 +38,13 @@ def repeating_ids(tables: Mapping[str, Batched], label: str) -> list[str]:
     return [
         f"{name} at {list_some(list(sites), 'site', most=4)}: looks like an id that repeats, in "
         f"{max(sites.values()):.1f} rows each: does a person have several rows? then set group = "
-        f'"{name}", or a model is evaluated on persons that it has trained on'
+        f'"{name}", or the model is tested on persons it was trained on'
         for name, sites in found.items()
     ]
 
 
 def _ids(table: Batched, label: str) -> dict[str, float]:
-    """Return the number of rows per value, for columns that look like IDs."""
+    """Return the number of rows per value for columns that look like ids."""
     known = [*table.names, *(name for name in table.excluded if name not in table.names)]
     frame = next(table.batches(known)).head(_ROWS)
     found = {}
@@ -91,7 +91,7 @@ def _agreement(group: np.ndarray, series: Series) -> float | None:
     if len(values_at) < 2:
         return None
     ends = np.cumsum(np.bincount(places))
-    ranks = (ends - np.bincount(places) / 2)[places]  # ties have the middle of their ranks
+    ranks = (ends - np.bincount(places) / 2)[places]  # ties share the middle of their ranks
     at = np.unique(group[kept], return_inverse=True)[1]
     rows = np.bincount(at)
     left = len(ranks) - len(rows)
@@ -102,7 +102,7 @@ def _agreement(group: np.ndarray, series: Series) -> float | None:
 
 
 def _kappa(group: np.ndarray, codes: np.ndarray, n_codes: int) -> float | None:
-    """Return how much more often two rows of one group have the same code than any two rows do."""
+    """Return how much more often two rows of one group share a code than any two rows do."""
     if n_codes < 2 or len(codes) < _FEWEST:
         return None
     _, counts = np.unique(group * np.int64(n_codes) + codes, return_counts=True)

@@ -1,7 +1,7 @@
-"""Schemas: what the columns of a table mean, as sites agree on it and a forest carries it.
+"""Schemas: the meaning of a table's columns, which sites agree on and every forest carries.
 
-A schema holds no data. Category names and class names are the only strings from a table in it, and bounds and
-edges are there only if somebody declared them.
+A schema holds no data. Category and class names are its only strings from tables, and it has bounds and edges only if
+somebody declared them.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from silvan.errors import FormatError, SchemaError
 from silvan.util.cell_text import Plain, cell_text
 from silvan.util.readable import count_of, format_names, html_table
 
-MISSING_BIN = 0  # every column's bin 0 holds its missing values; values start at bin 1
-MAX_BINS = 255  # the most value bins a column may have: with the bin of missing values, a bin fits one byte
-MAX_CATEGORIES = MAX_BINS - 1  # the most named categories of a column; one more bin is left for all others
-CROWDED = f"has more than {MAX_CATEGORIES} categories: the most frequent are kept apart, the others count as one"
-"""What people are told of such a column."""
+MISSING_BIN = 0  # bin 0 of each column holds its missing values; values start at bin 1
+MAX_BINS = 255  # most value bins of a column: with the bin of missing values, a bin fits in one byte
+MAX_CATEGORIES = MAX_BINS - 1  # most named categories of a column; one more bin is left for all others
+CROWDED = f"has more than {MAX_CATEGORIES} categories: the most frequent are kept, the others count as one"
+"""The remark about such a column."""
 
 FEWER = (
-    "leave it out if it is an identifier; if its categories matter, group them alike at every site (a code by its "
-    "first letters), or replace them by numbers that all agree on"
+    "leave it out if it is an identifier; if its categories matter, group them in the same way at every site (a code "
+    "by its first letters), or replace them by numbers that all sites agree on"
 )
-"""What a federation can do about it."""
+"""The remedy for such a column."""
 
 Kind = Literal["numeric", "categorical"]
 DatePart = Literal["days", "year", "month", "weekday"]
@@ -38,7 +38,7 @@ Task = Literal["classification", "regression", "survival"]
 
 
 def _make_plain(struct: msgspec.Struct, *names: str) -> None:
-    """Put plain Python values in place of numpy's, which JSON does not know, and tuples in place of other sequences."""
+    """Replace numpy values by plain Python values, which JSON knows, and other sequences by tuples."""
     for name in names:
         value = getattr(struct, name)
         if value is None:
@@ -65,16 +65,16 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     kind
         "numeric" or "categorical".
     bounds
-        The smallest and largest value that are publicly known to be possible, for a numeric column; None if unknown.
+        The smallest and largest possible value of a numeric column, as publicly known; None if unknown.
     categories
         The named categories of a categorical column, in the order of their codes; at most 254.
     other
         Whether one more code stands for all categories that are not named.
     edges
-        Cut points of a numeric column, rising, in place of those that would be found; at most 254.
+        Rising cut points of a numeric column, instead of those computed from the data; at most 254.
     date
-        What is taken of a column of dates: "days" since 1970, or "year", "month" or "weekday" (1 for Monday) of a
-        feature that is called as the column with this in brackets, such as ``admitted (month)``.
+        The part of a date that the feature holds: "days" since 1970, "year", "month" or "weekday" (1 for Monday). The
+        feature's name is that of the column with the part in brackets, such as ``admitted (month)``.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return self.name if self.date in (None, "days") else self.name.removesuffix(f" ({self.date})")
 
     def __post_init__(self) -> None:
-        """Make numpy's values plain ones; raise ``SchemaError`` if fields contradict each other."""
+        """Convert numpy values to plain ones; raise ``SchemaError`` for contradictory fields."""
         _make_plain(self, "name", "bounds", "categories", "edges")
         if not self.name:
             raise SchemaError("a feature needs a name; received an empty one")
@@ -111,7 +111,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def crowded(self) -> bool:
-        """Whether the column has more categories than can be named."""
+        """Whether the column has too many categories to name all."""
         return self.other and len(self.categories or ()) == MAX_CATEGORIES
 
     def _check_categorical(self) -> None:
@@ -147,7 +147,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def n_codes(self) -> int:
-        """How many codes a categorical column has."""
+        """The number of codes of a categorical column."""
         return len(self.categories or ()) + self.other
 
 
@@ -161,11 +161,11 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     classes
         The classes, in the order of their codes and of probabilities; None for a number.
     bounds
-        The smallest and largest number that are publicly known to be possible, for a number; None if unknown.
+        The smallest and largest possible number, as publicly known; None if unknown.
     folded
-        Whether neither the case of a class nor blanks around it count.
+        Whether case and surrounding blanks of class names are ignored.
     positive
-        The positive class of two, which sensitivity, precision, F1 and thresholds are about; None for the second.
+        The positive of two classes, which sensitivity, precision, F1 and thresholds refer to; None for the second.
     event
         For survival, where ``name`` is the column of times: the column that says whether the event happened then.
 
@@ -186,10 +186,10 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     event: str | None = None
 
     def __post_init__(self) -> None:
-        """Make numpy's values plain ones; raise ``SchemaError`` if fields contradict each other."""
+        """Convert numpy values to plain ones; raise ``SchemaError`` for contradictory fields."""
         _make_plain(self, "name", "classes", "bounds", "positive", "event")
         if self.event is not None and (self.classes is not None or self.event in ("", self.name)):
-            raise SchemaError(f"label {self.name!r}: event is for times, and names another column than these")
+            raise SchemaError(f"label {self.name!r}: event is for times, and must name another column")
         if self.folded and not all(isinstance(c, str) for c in self.classes or (0,)):
             raise SchemaError(f"label {self.name!r}: only classes that are texts can be folded")
         if self.classes is not None:
@@ -220,7 +220,7 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         return by_text[cell_text(given)]
 
     def with_positive(self, positive: Class | None) -> "Label":
-        """Return the label with a positive class, if one is given; raise ``SchemaError`` for one that cannot be."""
+        """Return the label with a positive class, if one is given; raise ``SchemaError`` for an impossible one."""
         if positive is None:
             return self
         chosen = msgspec.structs.replace(self, positive=positive)
@@ -248,13 +248,13 @@ class Label(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     @property
     def scored(self) -> list[str]:
-        """The classes that scores and curves are of: the positive one of two, or each of several; none of a number."""
+        """The classes with scores and curves: the positive of two, or each of several; none for a number."""
         some = self.classes or () if self.positive_class is None else (self.positive_class,)
         return [str(c) for c in some]
 
     @property
     def positive_class(self) -> Class | None:
-        """The positive class of two, which metrics and thresholds are about; None unless there are two."""
+        """The positive of two classes, which metrics and thresholds refer to; None unless there are two."""
         return self.classes[self.positive_code] if self.classes is not None and len(self.classes) == 2 else None
 
 
@@ -281,7 +281,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     names
         Feature names by index.
     n_classes
-        How many classes the label has; 0 for a number.
+        The number of classes of the label; 0 for a number.
     hash
         SHA-256 of the schema as JSON: equal for equal schemas.
 
@@ -311,7 +311,7 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
                 raise SchemaError(f"the label {name!r} is also listed as a feature")
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Return name, kind and values of every column, the label last."""
+        """Return name, kind and values of each column, the label last."""
         label = self.label
         predicted = "a number" if label.classes is None else f"classes: {format_names(list(map(str, label.classes)))}"
         predicted = predicted if label.event is None else f"the time of an event, which {label.event} tells"
@@ -346,21 +346,21 @@ class Schema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The columns that features are read from, by index: their names, but for parts of dates."""
+        """The columns that features are read from, by index: their names, except for parts of dates."""
         return tuple(f.column for f in self.features)
 
     @property
     def n_classes(self) -> int:
-        """How many classes the label has; 0 for a number, and for times."""
+        """The number of classes of the label; 0 for a number, and for times."""
         return len(self.label.classes or ())
 
     def to_json(self) -> str:
-        """Return the schema as JSON, always the same text for the same schema."""
+        """Return the schema as JSON; equal schemas give equal texts."""
         return msgspec.json.encode(self, order="deterministic").decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Schema":
-        """Read what ``to_json`` wrote; everything is checked."""
+        """Read the output of ``to_json``, checking everything."""
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,8 +1,7 @@
-"""Tables in files and databases, whose rows are read again for every pass, a piece at a time.
+"""Tables in files and databases, whose rows are read again for each pass, one piece at a time.
 
-A file of Parquet or CSV is read where it lies. What a database answers is kept, since it might answer differently the
-next time. All pieces have the same types: those that all rows fit, or, with a schema, those in which every cell can be
-read by itself.
+Parquet and CSV files are read in place. The result of a database is stored, because it might change. All pieces have
+the same types: those that fit all rows, or with a schema those that keep each cell readable by itself.
 """
 
 import logging
@@ -16,6 +15,7 @@ import narwhals as nw
 
 from silvan.data.column_types import Kinds, convert
 from silvan.data.disk_arrays import Folder, StoredFrames
+from silvan.data.hospital.cohort_rows import CohortRows
 from silvan.data.readers.database import read_batches
 from silvan.data.readers.delimited import Delimited
 from silvan.data.readers.excel import Sheet
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("silvan.data")
 
-_MOST = 1 << 26  # bytes of a file or of a database's rows that are read together, where memory is not limited to fewer
-_PIECE = 1 << 22  # bytes of a file that are looked at together, where its cells are looked at as they are written
+_MOST = 1 << 26  # bytes read at a time, unless memory is limited further
+_PIECE = 1 << 22  # bytes of a file inspected at a time, where cells are inspected as written
 
 Frames = Callable[[Sequence[str], int], "Iterator[pl.DataFrame]"]
-"""Reads columns as the source has them, so many rows at a time."""
+"""Reads columns as the source has them, a number of rows at a time."""
 
 Read = Callable[[Sequence[str], int, Collection[str]], Iterator[Any]]
-"""Reads columns, so many rows at a time, some of the columns as text if their types come from all rows."""
+"""Reads columns, a number of rows at a time; some of them as text, if their types were inferred."""
 
 
 class StoredTable(NamedTuple):
-    """A table that can be read again; ``refused``, ``dates`` and what follows are as in ``TypedTable``."""
+    """A table that can be read again; fields from ``refused`` on are as in ``TypedTable``."""
 
-    what: str  # what it is, for messages
+    what: str  # its description, for messages
     columns: Sequence[str]
     rows: int
     read: Read
@@ -53,7 +53,7 @@ class StoredTable(NamedTuple):
     unclear: Mapping[str, str] = MappingProxyType({})
 
     def check(self) -> None:
-        """Raise ``InputError`` if there are no rows, or names that cannot be used."""
+        """Raise ``InputError`` if there are no rows, or unusable names."""
         check_names(list(self.columns), self.what)
         if not self.rows:
             raise InputError(f"{self.what} has columns but no rows; at least one row is needed")
@@ -73,13 +73,17 @@ class StoredTable(NamedTuple):
 
 
 def open_stored(source: Any, kinds: Kinds, room: int | None = None, folder: Folder = None) -> StoredTable | None:
-    """Open a file or a query, with ``room`` bytes in memory at a time; None for anything else.
+    """Open a file or a query, keeping ``room`` bytes in memory at a time; None for anything else.
 
-    What a database answers is kept in a file in the ``folder``, or in memory if ``room`` is None.
+    The result of a database is stored in a file in ``folder``, or in memory if ``room`` is None.
     """
     if is_url(source) or isinstance(source, Query):
         query = source if isinstance(source, Query) else Query(source)
         return _open_query(query, kinds, room or _MOST, lambda: [] if room is None else StoredFrames(folder))
+    if isinstance(source, CohortRows):
+        with source.opened(folder) as made:
+            opened = _open_query(made, kinds, room or _MOST, lambda: [] if room is None else StoredFrames(folder))
+        return opened._replace(what=f"the cohort in {source.source.where}")
     file = as_table(source)
     if file is None:
         return None
@@ -96,9 +100,9 @@ def open_stored(source: Any, kinds: Kinds, room: int | None = None, folder: Fold
 def typed_frames(
     what: str, columns: Sequence[str], texts: Sequence[str], rows: int, frames: Frames, kinds: Kinds, room: int
 ) -> StoredTable:
-    """Look once at all text cells of a source that declares column types."""
-    found = look_at_texts(frames(texts, batch_rows(room, len(texts))) if texts else (), kinds, texts)
-    types, refused, dates = settle(found)
+    """Inspect all text cells of a source that declares column types."""
+    inspected = look_at_texts(frames(texts, batch_rows(room, len(texts))) if texts else (), kinds, texts)
+    types, refused, dates = settle(inspected)
     return StoredTable(what, columns, rows, _reader(frames, types), refused, dates)
 
 
@@ -112,8 +116,8 @@ def _typed(table: Table, schema: "pl.Schema", rows: int, frames: Frames, kinds: 
 
 
 def batch_rows(room: int, columns: int) -> int:
-    """Return the number of rows of some columns that fit in this many bytes."""
-    return max(1, room // (8 * max(columns, 8)))  # a single column may be of text
+    """Return the number of rows of some columns that fit in ``room`` bytes."""
+    return max(1, room // (8 * max(columns, 8)))  # a single column may hold long texts
 
 
 def _reader(frames: Frames, types: Mapping[str, Any]) -> Read:
@@ -154,13 +158,13 @@ def _open_parquet(table: Table, kinds: Kinds, room: int) -> StoredTable:
 
 
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Seconds to wait before a database that broke off is asked again, from the first row."""
+"""Seconds to wait before repeating a query whose connection broke."""
 
 
 def _open_query(
     query: Query, kinds: Kinds, room: int, store: "Callable[[], list[pl.DataFrame] | StoredFrames]"
 ) -> StoredTable:
-    """Keep the database's result, and look at all text cells."""
+    """Store the database's result and inspect all text cells."""
     kept = store()
     names: list[str] = []
     n, pauses, connected = 0, iter(_PAUSES), False
@@ -183,24 +187,24 @@ def _open_query(
             pause = next(pauses, None) if connected else None
             if pause is None:
                 raise
-            log.warning("%s; it is asked again in %g s", error, pause)
+            log.warning("%s; repeating the query in %g s", error, pause)
             time.sleep(pause)
             kept, n = store(), 0
     found = look_at_texts(kept, kinds, set(names) - retyped.mixed)
     for cells in found.values():
-        cells.others.clear()  # the rows of a query have no numbers that anybody knows
+        cells.others.clear()  # row numbers of a query mean nothing to anybody
     types, refused, dates = settle({name: cells for name, cells in found.items() if name not in retyped.types})
     read = _reader(frames, types | retyped.types)
     return StoredTable(f"the query on {query.where}", names, n, read, refused | retyped.refused, dates)
 
 
 def _open_cells(table: Table, kinds: Kinds, room: int | None) -> StoredTable:
-    """Look at all cells once, for the narrowest types that fit."""
+    """Inspect all cells to find the narrowest types that fit."""
     import polars as pl
 
     file, size = open_cells(table), max((room or _MOST) // 2, 1)
     check_names(file.header(), table.where)
-    # with memory for all rows, polars' own types are four times as fast as texts
+    # if all rows fit in memory, polars' type inference is four times as fast as reading texts
     typed = file.typed() if room is None and isinstance(file, Delimited) else None
     found = look_at_texts(file.frames(size) if typed is None else [typed], kinds)
     _, refused, dates = settle(found)
@@ -219,12 +223,12 @@ def _open_cells(table: Table, kinds: Kinds, room: int | None) -> StoredTable:
 
 
 def open_cells(table: Table) -> Delimited | Sheet:
-    """Open a file whose cells are text: a text file, or a sheet of an Excel file."""
+    """Open a file with text cells: a text file, or a sheet of an Excel file."""
     return Sheet(table) if table.kind() == "excel" else Delimited(table)
 
 
 def read_arrow(table: Table) -> "pl.DataFrame":
-    """Read a Parquet or Feather file whole."""
+    """Read a whole Parquet or Feather file."""
     import polars as pl
 
     read: Any = pl.read_parquet if table.kind() == "parquet" else pl.read_ipc

@@ -1,11 +1,11 @@
 """Read tables of any kind into one kind of data frame.
 
-A table is a file, a query to a database, a data frame of any library, or a pair of arrays. All become an eager
-narwhals frame over the caller's own library, so nothing is copied that need not be. What cannot be a table at all
-is refused here; whether the columns mean what was agreed is checked by ``encode``.
+A table is a file, a database query, a data frame of any library, or a pair of arrays. All become an eager narwhals
+frame over the caller's library, so that nothing is copied unnecessarily. Objects that are no table are refused here;
+``encode`` checks whether columns match the schema.
 
-The libraries behind the frames are imported where they are needed: polars alone takes longer to import than
-the rest of the package.
+The libraries behind the frames are imported where they are needed, because polars alone takes longer to import than the
+rest of the package.
 """
 
 from typing import Any
@@ -28,16 +28,16 @@ def read_table(source: Any, label: str = "label", schema: Schema | None = None) 
         database; a pandas, polars, pyarrow or other data frame that narwhals understands, lazy ones included;
         or a tuple ``(X, y)``, where the columns of an array X are called ``x0``, ``x1``, ...
     label
-        What to call the column made of y.
+        The name of the column made of y.
     schema
-        What the columns mean, if that is known. The cells of categories and classes then come as text where the source
-        has no types of its own, and a column of several types is no error.
+        The meaning of the columns, if known. Cells of categories and classes are then text if the source declares no
+        types, and columns with mixed types are no error.
 
     Notes
     -----
-    In a CSV file an empty or blank cell is missing, and a column has the narrowest type that all of its cells
-    fit: whole numbers, numbers, ``true`` and ``false`` in any case, or text. Among numbers, markers such as ``NA`` are
-    missing, and any other text is an error. A column without any value is numeric.
+    In a CSV file, empty and blank cells are missing, and a column has the narrowest type that fits all its cells: whole
+    numbers, numbers, ``true`` and ``false`` in any case, or text. Among numbers, markers such as ``NA`` are missing,
+    and any other text is an error. A column without values is numeric.
     """
     table = open_table(source, label, by_schema=schema is not None)
     if schema is not None:
@@ -49,9 +49,9 @@ def read_table(source: Any, label: str = "label", schema: Schema | None = None) 
 
 
 def open_table(source: Any, label: str = "label", kinds: Kinds | None = None, *, by_schema: bool = False) -> TypedTable:
-    """Read a table with types that fit all rows; record columns that need a schema.
+    """Read a table with types that fit all rows, and record columns that need a schema.
 
-    ``by_schema`` says that a schema decides what columns are, so that data frames are taken as they come.
+    With ``by_schema``, a schema decides about columns, so data frames are taken as they are.
     """
     kinds = kinds or {}
     stored = open_stored(source, kinds)

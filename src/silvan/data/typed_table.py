@@ -1,8 +1,8 @@
-"""Tables with the types that all their rows fit: columns of text and of objects are looked at, names are checked.
+"""Tables with types that fit all their rows: inspects columns of text and objects, and checks names.
 
-Where a source has no types of its own, a column gets the narrowest that all its cells fit, so one row can change it.
-With a schema the cells of categories and classes therefore come as the text of each. What a column of text or objects
-is, ``column_types`` decides.
+If a source declares no types, a column gets the narrowest type that fits all its cells, so one row can change it. With
+a schema, the cells of categories and classes are therefore read as text. ``column_types`` decides about columns of text
+or objects.
 """
 
 from collections import Counter
@@ -28,29 +28,29 @@ Frame = nw.DataFrame[Any]
 
 
 class TypedTable(NamedTuple):
-    """A table, and the way back to its cells as they were where types come from all rows.
+    """A table, with access to its original cells where types were inferred.
 
-    ``refused`` says of columns without one type why: their cells are texts. ``unclear`` are those of them whose numbers
-    are read, but may mean something else. ``texts`` reads the cells of columns as
-    text, or as the objects they are, those that have a type of their own left out. ``dates`` are the columns of dates.
+    ``refused`` explains why columns have no single type; their cells are text. ``unclear`` are those whose numbers can
+    be read but are ambiguous. ``texts`` reads the original cells of columns whose type was inferred. ``dates`` are the
+    columns of dates.
     """
 
     frame: Frame
     refused: dict[str, str]
     texts: "Callable[[list[str]], list[Any]] | None" = None
     dates: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()  # what was found out of how a file is written
-    pieces: "Callable[[], Iterator[pl.DataFrame]] | None" = None  # reads the cells of a file as they are written
+    notes: tuple[str, ...] = ()  # the detected format of a file
+    pieces: "Callable[[], Iterator[pl.DataFrame]] | None" = None  # reads the cells of a file as written
     unclear: Mapping[str, str] = MappingProxyType({})
 
     def check_clear(self, schema: Schema) -> None:
-        """Raise ``SchemaError`` if numbers that a schema asks for may mean something else."""
+        """Raise ``SchemaError`` if numbers that the schema needs are ambiguous."""
         for name in (f.column for f in schema.features if not f.categorical):
             if name in self.unclear:
                 raise SchemaError(self.unclear[name])
 
     def by(self, schema: Schema) -> Frame:
-        """Return the table with types such that every cell can be read separately."""
+        """Return the table with types that keep each cell readable by itself."""
         return self.with_texts(text_columns(schema))
 
     def with_texts(self, names: Collection[str]) -> Frame:
@@ -70,7 +70,7 @@ class TypedTable(NamedTuple):
 
 
 def look_at_texts(frames: "Iterable[pl.DataFrame]", kinds: Kinds, typed: Collection[str] = ()) -> dict[str, CellTypes]:
-    """Look once at all text columns; ``typed`` are those that the source declares as text."""
+    """Inspect all text columns; ``typed`` are those that the source declares as text."""
     import polars as pl
 
     found: dict[str, CellTypes] = {}
@@ -84,7 +84,7 @@ def look_at_texts(frames: "Iterable[pl.DataFrame]", kinds: Kinds, typed: Collect
 
 
 def settle(found: dict[str, CellTypes]) -> tuple[dict[str, Any], dict[str, str], frozenset[str]]:
-    """Return the types of columns of text that hold no text, why some cannot be described, and which hold dates."""
+    """Return the types of columns that hold no text, the complaints about others, and the columns of dates."""
     import polars as pl
 
     refused = {name: text for name, cells in found.items() if (text := cells.complaint(name)) is not None}
@@ -93,12 +93,12 @@ def settle(found: dict[str, CellTypes]) -> tuple[dict[str, Any], dict[str, str],
 
 
 def dates_in(schema: Any) -> frozenset[str]:
-    """Return the columns of a frame that are dates by their type."""
+    """Return the columns of a frame with a date type."""
     return frozenset(name for name, dtype in schema.items() if dtype in (nw.Date, nw.Datetime))
 
 
 def describe_frame(frame: Frame, kinds: Kinds) -> TypedTable:
-    """Look at the columns of text and of objects: numbers with markers among them become numbers."""
+    """Inspect the columns of text and objects; numbers mixed with markers of missing values become numbers."""
     refused: dict[str, str] = {}
     typed: list[Any] = []
     dates = set(dates_in(frame.schema))
@@ -110,7 +110,7 @@ def describe_frame(frame: Frame, kinds: Kinds) -> TypedTable:
         values, rows = _counted(series, objects)
         if STRANGE in values:
             dates |= {name} if is_dates(series) else set()
-            continue  # what cannot be used at all is for ``encode`` to say
+            continue  # ``encode`` reports unusable columns
         cells = CellTypes(kind_of(kinds, name), typed=True)
         cells.add_values(values, rows)
         if cells.found == "date":
@@ -130,7 +130,7 @@ def describe_frame(frame: Frame, kinds: Kinds) -> TypedTable:
 
 
 def _counted(series: Any, objects: bool) -> tuple[list[Any], list[int]]:
-    """Return the distinct values of a column and how many rows have each."""
+    """Return the distinct values of a column and the number of rows with each."""
     if objects:
         values, places = distinct(series)
         return values, np.bincount(places[places >= 0], minlength=len(values)).tolist()
@@ -139,7 +139,7 @@ def _counted(series: Any, objects: bool) -> tuple[list[Any], list[int]]:
 
 
 def _retyped(series: Any, cells: CellTypes, objects: bool) -> Any:
-    """Return a column of text or objects with the type that it should have; None if it has that."""
+    """Return a column of text or objects with its proper type; None if it has that already."""
     import polars as pl
 
     backend = series.implementation
@@ -152,14 +152,14 @@ def _retyped(series: Any, cells: CellTypes, objects: bool) -> Any:
 
 
 def checked(frame: Frame, what: str) -> Frame:
-    """Return a frame whose columns are named by text; raise ``InputError`` if it has no rows or unusable names."""
+    """Return a frame with text as column names; raise ``InputError`` if it has no rows or unusable names."""
     names = [str(name) for name in frame.columns]
     check_names(names, what)
     if not len(frame):
         raise InputError(f"{what} has columns but no rows; at least one row is needed")
     if names == list(frame.columns):
         return frame
-    # pandas allows names that are not strings, and numbers them by default
+    # pandas allows names that are not strings, and numbers columns by default
     frame = frame.rename(dict(zip(frame.columns, names, strict=True)))
     if names != list(frame.columns):
         raise InputError(f"the column names of {what} have several levels; join them into one string each")
@@ -167,7 +167,7 @@ def checked(frame: Frame, what: str) -> Frame:
 
 
 def check_names(names: list[str], what: str) -> None:
-    """Raise ``InputError`` if there are no columns, if two have the same name, or one has none."""
+    """Raise ``InputError`` if there are no columns, or names are missing or repeated."""
     if not names:
         raise InputError(f"{what} is empty: it has no columns")
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -177,9 +177,7 @@ def check_names(names: list[str], what: str) -> None:
         )
     if not all(name.strip() for name in names):
         position = next(i for i, name in enumerate(names, 1) if not name.strip())
-        raise InputError(
-            f"column {position} of {what} has no name; name it, or leave it out if it only numbers the rows"
-        )
+        raise InputError(f"column {position} of {what} has no name; name it, or remove it if it only numbers the rows")
 
 
 def read_frame(source: Any, wanted: str) -> Frame:

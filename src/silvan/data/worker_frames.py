@@ -1,4 +1,4 @@
-"""What workers do with the partitions of a table: they look at their columns and read some of their rows."""
+"""What workers do with the partitions of a table: inspect columns and read rows."""
 
 import io
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,20 +16,20 @@ _TYPES = {
     "dates": "Date",
     "times": "Datetime",
 }
-"""Types of polars by what a column holds, in words."""
+"""Polars types by the kind of a column, in words."""
 
 _KINDS = {name: kind for kind, name in _TYPES.items()} | {"Categorical": "text", "Enum": "text", "Null": ""}
 
 
 class Looked(NamedTuple):
-    """The description of a partition: the contents of each column, in words, and the number of rows."""
+    """The description of a partition: the kind of each column in words, and the number of rows."""
 
     columns: dict[str, str]
     rows: int
 
 
 def look_at(source: Any) -> Looked:
-    """Look at the columns of a partition, and count its rows."""
+    """Inspect the columns of a partition and count its rows."""
     import polars as pl
 
     if isinstance(source, str):
@@ -45,14 +45,14 @@ def look_at(source: Any) -> Looked:
 
 
 def kind_of_column(dtype: Any) -> str:
-    """Describe the contents of a column in words; empty if there are none."""
+    """Return the kind of a column in words; empty if it has no values."""
     if dtype.is_integer():
         return "whole numbers"
     return "numbers" if dtype.is_numeric() else _KINDS.get(dtype.base_type().__name__, str(dtype))
 
 
 def read_frame_of(source: Any, names: list[str], casts: dict[str, str], start: int = 0, stop: int | None = None) -> Any:
-    """Return some rows of some columns of a partition; some columns are of the type that other partitions need."""
+    """Return some rows of some columns of a partition; ``casts`` are the common types of some columns."""
     import polars as pl
 
     if isinstance(source, str):
@@ -66,7 +66,7 @@ def read_frame_of(source: Any, names: list[str], casts: dict[str, str], start: i
         some = {name: _TYPES[kind] for name, kind in casts.items() if name in names and kind in _TYPES}
         return frame.cast({name: getattr(pl, dtype) for name, dtype in some.items()})
     except pl.exceptions.PolarsError:  # its message quotes cells
-        raise InputError("a partition's columns are of other types than before; was the table changed?") from None
+        raise InputError("the types of a partition's columns have changed; was the table modified?") from None
 
 
 def read_slice(source: Any, names: list[str], casts: dict[str, str], start: int, stop: int) -> bytes:

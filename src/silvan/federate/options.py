@@ -12,9 +12,10 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 from silvan.data.column_types import Kinds
 from silvan.data.schema import Task
 from silvan.errors import InputError
-from silvan.federation.federation import Federation, Sums, check_names
+from silvan.federation.federation import Federation, Sums
 from silvan.federation.journal import Journal
 from silvan.federation.keys import Key
+from silvan.federation.members import check_names
 from silvan.federation.signed import make_signers
 from silvan.federation.site import SecureSum, Site
 from silvan.federation.store import Store

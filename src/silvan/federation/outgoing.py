@@ -114,7 +114,7 @@ class Tries:
         if not isinstance(trouble, UnreachedError):
             return trouble
         if isinstance(trouble, StaleError) and times >= _MOST_STALE:
-            return SiteError(site, f"{kind}: keeps calling messages stale: {trouble}")
+            return SiteError(site, f"refused {kind} {times} times: {trouble}")
         if isinstance(trouble, LaterError) and self._timeout is None and times >= _MOST_LATER:
             return SiteError(site, f"{kind}: {trouble}", code=LATER, owner_hint="why")
         if isinstance(trouble, WaitingError):

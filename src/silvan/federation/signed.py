@@ -116,7 +116,7 @@ class Signer:
         if abs(late) > TOLERANCE * 1e9:
             text = (
                 f"the message was signed at another time: it is late, or the clocks of the coordinator and the site "
-                f"differ by more than {TOLERANCE:g} s"
+                f"differ by more than {TOLERANCE:g} s: set both (NTP), then run the study again"
             )
             raise RepeatedError(text) if late > 0 else RefusedError(text)  # a late message may be sent again
         kept = f"last message {digest(signed.study.encode())}"

@@ -160,6 +160,8 @@ class Learner(ExplainedModel):
         if not (self.calibrate or self.intervals):
             return
         name = "calibrate" if self.calibrate else "intervals"
+        if schema.label.event is not None:
+            raise InputError.about(name, "is not for survival: errors of times that are censored are not known")
         if self.calibrate and not schema.n_classes:
             raise InputError.about("calibrate", "is for classes; for numbers there are intervals")
         if self.is_private:
@@ -273,9 +275,7 @@ class Learner(ExplainedModel):
     def _forest_for(self, site: str | None) -> Forest:
         self._check_fitted()
         if site in self.at_sites_:
-            raise InputError(
-                f"the forest of site {site!r} is made of its own rows and stays there: predict at the site"
-            )
+            raise InputError(f"the forest of site {site!r} includes its own rows and stays there: predict at the site")
         if site is not None:
             if site not in self.forests_:
                 raise InputError(f"there is no site {site!r}; the sites are {', '.join(self.forests_)}")

@@ -18,7 +18,8 @@ from silvan.algorithms.keyed_rows import RowSamples
 from silvan.data.holdout import Fold, LeftOut, Split
 from silvan.errors import FederationError, InputError
 from silvan.federation import wire
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.store import digest
 from silvan.learners.base import Learner
 from silvan.learners.evaluation_frame import metrics_frame

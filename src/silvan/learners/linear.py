@@ -35,7 +35,8 @@ from silvan.data.encode import encode_features
 from silvan.data.schema import Schema
 from silvan.data.table import read_table
 from silvan.errors import InputError
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.message import Request
 from silvan.learners.in_one_place import alone_at, joined, own_schema
 from silvan.learners.in_shares import InShares, hash_of

@@ -1,6 +1,6 @@
-"""What may leave a site, as its owner decides for all studies.
+"""The owner's limits on what may leave a site, for all studies.
 
-Message kinds that show something close to a row are closed unless a policy names them.
+Message kinds that disclose something close to a row are closed unless a policy names them.
 """
 
 from dataclasses import dataclass
@@ -15,35 +15,35 @@ CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 
 @dataclass(frozen=True)
 class Policy:
-    """What may leave a site, as its owner decides. What a study asks for beyond that follows from its text.
+    """The owner's limits on what may leave a site. The study's text sets further limits.
 
     Parameters
     ----------
     messages
-        Kinds of requests that the site answers; "*" stands for all but those closed by default, and is the default.
+        Kinds of requests that the site accepts; the default "*" stands for all but those closed by default.
     min_leaf
         Minimum number of rows in a leaf of a tree that leaves the site; in sums over sites only if it is above the
         default.
     min_sites
         Minimum number of sites in a sum that the site takes part in, and of those that have each of its columns.
     epsilon
-        Privacy budget of the site, for all studies together; None for no limit. With one, a request that is answered
-        without noise must be named in ``messages``, since no budget covers it.
+        Privacy budget of the site, for all studies together; None for no limit. With one, a request with an exact
+        reply must be named in ``messages``, because no budget covers it.
     approve
-        Whether the owner approves each study before anything of it is answered, see ``Gate.approve``.
+        Whether the owner must approve each study before the first reply, see ``Gate.approve``.
     min_test
         Minimum number of test rows by which the site evaluates models: metrics of a single row reveal its label, so set
-        it to 10 or more where that matters.
+        it to 10 or more if that matters.
     max_trees
-        Maximum number of trees that one request has grown on the site's rows; None for any number. Many trees that all
-        see a row reveal its label.
+        Maximum number of trees that one request may grow on the site's rows; None for any number. Many trees that all
+        use a row reveal its label.
     max_bins
         Maximum number of bins of a column in these trees; None for any number.
     bootstrap
-        Whether trees must be grown on random samples of the rows: trees that see all rows are refused.
+        Whether trees must be grown on random samples of the rows: trees that use all rows are refused.
     losses
-        Maximum number of sites that a study may lose, of those that it began with: two sums over nearly the same sites
-        reveal the part of the site that is missing in one. None for any number; between machines, as many as the
+        Maximum number of sites that a study may lose: two sums over nearly the same sites reveal the part of the site
+        that is missing in one. None for any number; between machines, as many as the
         study's quorum allows.
 
     Examples
@@ -58,7 +58,7 @@ class Policy:
 
     # no fields, see ``PolicyBetweenMachines``
     score_groups = 1  # rows that share a score in metrics
-    time_step = 0.0  # seconds; noisy requests are answered after one, two, four of them; 0: at once
+    time_step = 0.0  # seconds; noisy replies leave after one, two, four of them; 0: at once
 
     messages: tuple[str, ...] | None = None
     min_leaf: int = 2
@@ -86,7 +86,7 @@ class Policy:
             check_epsilon(self.epsilon)
 
     def allows(self, kind: str) -> bool:
-        """Whether a kind of message is answered."""
+        """Whether a kind of message is allowed."""
         messages = (EVERYTHING,) if self.messages is None else self.messages
         return kind in messages or (EVERYTHING in messages and kind not in CLOSED_BY_DEFAULT)
 
@@ -97,20 +97,20 @@ class Policy:
             raise InputError.about("messages", f"names {closed[0]!r}, which the site's policy does not allow")
 
     def allows_metrics(self, n_rows: int) -> bool:
-        """Whether metrics of so many test rows may leave."""
+        """Whether metrics of this many test rows may leave."""
         return n_rows >= max(self.min_test, self.score_groups)
 
     def allows_exact(self, kind: str) -> bool:
-        """Whether a kind of message may be answered without noise, which no privacy budget covers."""
+        """Whether a kind of message may get an exact reply, which no privacy budget covers."""
         return self.allows(kind) and (self.epsilon is None or kind in (self.messages or ()))
 
 
 class PolicyBetweenMachines(Policy):
-    """The policy of a site whose coordinator has no rows at hand, unlike one that runs in the same process.
+    """The policy of a site whose coordinator has no access to rows, unlike one in the same process.
 
-    In metrics and counts of models at least five rows that score about alike share a score. They are counted such that
-    a model made to single out a row does not reveal its label. Noisy requests are answered after one, two, four or
-    more sixteenths of a second, since the time that a count takes depends on the rows.
+    In metrics and counts of models at least five rows with similar scores share a score, and are counted such that a
+    model built to isolate a row does not reveal its label. Noisy replies leave after one, two, four or more sixteenths
+    of a second, because the time of a count depends on the rows.
     """
 
     score_groups = 5

@@ -1,4 +1,4 @@
-"""Charts as files of their own, SVG and CSV, as links that hold them: the page needs no script and no second file."""
+"""Charts as SVG and CSV files inside links, so that the page needs neither a script nor a second file."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -20,26 +20,39 @@ _NAME, _WIDTH, _NUMBERS, _TOP = 190, 420, 150, 8
 
 
 @cache
-def _style() -> str:
-    """Return the styles of charts in the light colours, with every variable replaced: not all programs know them."""
+def _rules() -> list[tuple[str, list[set[str]]]]:
+    """Return the style rules of charts, each with the classes that its selectors need.
+
+    Colours are those of the light mode, and variables are replaced by their values, which not all programs know.
+    """
     text = STYLE.read_text()
     colours = dict(re.findall(r"(--[\w-]+):\s*([^;]+);", text[: text.index("}")]))
-    rules = "".join(_CHARTS.findall(text))
-    rules = re.sub(r"var\((--[\w-]+)\)", lambda found: colours[found[1]], rules)
-    return re.sub(r"\s+", " ", f"text {{ font-family: sans-serif; fill: {colours['--soft']}; }} {rules}").strip()
+    listed = [("text { font-family: sans-serif; fill: var(--soft); }", [set[str]()])]
+    for selectors, rest in re.findall(r"([^{}]+)(\{[^{}]*\})", "".join(_CHARTS.findall(text))):
+        listed.append((selectors + rest, [set(re.findall(r"\.([\w-]+)", one)) for one in selectors.split(",")]))
+    plain = re.compile(r"var\((--[\w-]+)\)")
+    return [(" ".join(plain.sub(lambda name: colours[name[1]], rule).split()), needs) for rule, needs in listed]
 
 
-def svg_link(chart: str, width: float = 0, height: float = 0) -> str:
-    """Return a link that holds a chart as an SVG file."""
+def svg_link(chart: str, width: float = 0, height: float = 0) -> Markup:
+    """Return a link that holds a chart as an SVG file, with the styles that it uses."""
+    used = {name for names in re.findall(r'class="([^"]*)"', chart) for name in names.split()}
+    style = " ".join(rule for rule, needs in _rules() if any(classes <= used for classes in needs))
     size = f' width="{width:g}" height="{height:g}"' if width else ""
-    opened = chart.replace("<svg", f'<svg xmlns="http://www.w3.org/2000/svg"{size}', 1)
-    whole = opened.replace(">", f"><style>{_style()}</style>", 1)
-    return "data:image/svg+xml," + quote(printable(whole, keep="\n"), safe=" ()=:;,/'!*@$+-._~")
+    opened = str(chart).replace("<svg", f'<svg xmlns="http://www.w3.org/2000/svg"{size}', 1)
+    whole = opened.replace(">", f"><style>{style}</style>", 1)
+    text = printable(whole, keep="\n").replace('"', "'")  # a quotation mark takes three characters in a link
+    return _link("image/svg+xml", text)
 
 
-def csv_link(rows: Iterable[Sequence[Any]]) -> str:
-    """Return a link that holds numbers as a CSV file."""
-    return "data:text/csv;charset=utf-8," + quote(csv_text(rows))
+def csv_link(rows: Iterable[Sequence[Any]]) -> Markup:
+    """Return a link that holds numbers, to five digits, as a CSV file."""
+    short = ([f"{cell:.5g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    return _link("text/csv;charset=utf-8", csv_text(short))
+
+
+def _link(kind: str, text: str) -> Markup:
+    return Markup(f"data:{kind},") + Markup(quote(text, safe=" ()=:;,/'!*@$+-._~"))  # noqa: S704  quoted
 
 
 def rows_as_svg(

@@ -1,9 +1,8 @@
 """Draws charts as inline SVG: no script, nothing to load.
 
-Horizontal positions of tracks and bars are per cent, so that a chart is as wide as the page allows while text, marks
-and lines keep their size. What is known of scores (ROC, calibration and decision curves, predicted against actual
-numbers) is drawn in squares with ticks. Colours and line widths are in the page's style sheet, by class, so that they
-follow the reader's light or dark mode.
+Tracks and bars use percentages for horizontal positions, so that a chart is as wide as the page allows while text,
+marks and lines keep their size. Curves of scores (ROC, calibration, decision, predicted against actual numbers) are
+squares with ticks. The page's style sheet sets colours and line widths by class, for light and dark mode.
 """
 
 import math
@@ -16,7 +15,7 @@ from markupsafe import Markup
 from silvan.util.readable import count_of, format_number
 
 MARGIN = 3.0
-"""Per cent left free at both ends of a track, so that marks are not cut."""
+"""Percentage left free at both ends of a track, so that marks are not cut off."""
 
 MANY = 12
 """With more sites than this, long lists of sites are folded."""
@@ -28,7 +27,7 @@ Line = dict[str, Any]
 
 
 def svg(name: str, *inner: str, **attributes: str | float) -> Markup:
-    """Return an element; texts are escaped, and numbers have two decimals at most."""
+    """Return an element with escaped texts, and numbers of at most two decimals."""
     written = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
     numbers = {key: f"{round(value, 2):g}" for key, value in written.items() if not isinstance(value, str)}
     parts = (Markup(' {}="{}"').format(key, value) for key, value in {**written, **numbers}.items())
@@ -36,11 +35,16 @@ def svg(name: str, *inner: str, **attributes: str | float) -> Markup:
 
 
 def model_class(model: str, models: Sequence[str]) -> str:
-    """Return the style class of a model: three have their own, others take the next free one."""
+    """Return the style class of a model: three have a fixed one, others take the next free one."""
     if model in MODELS:
         return f"m-{model}"
     others = [m for m in models if m not in MODELS]
     return f"m-other{others.index(model) % 4}"
+
+
+def class_style(number: int) -> str:
+    """Return the style classes of a class by its number: eight colours, then the same with dashed lines."""
+    return f"c{number % 8}{' again' if number >= 8 else ''}"
 
 
 # -- scales
@@ -59,7 +63,7 @@ def nice_scale(low: float, high: float, top: float | None = None, wanted: int = 
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Return labels of ticks, with as many digits as they need."""
+    """Return tick labels with as many digits as needed."""
     for digits in range(7):
         if all(abs(round(t, digits) - t) < 1e-9 * max(map(abs, ticks)) for t in ticks if t):
             return [f"{t:.{digits}f}" for t in ticks]
@@ -67,13 +71,13 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
 
 
 def place(value: float, ticks: Sequence[float]) -> float:
-    """Return the horizontal position of a value, in per cent of a track."""
+    """Return the horizontal position of a value, as a percentage of the track."""
     span = ticks[-1] - ticks[0] or 1.0
     return MARGIN + (100 - 2 * MARGIN) * (value - ticks[0]) / span
 
 
 def axis(ticks: Sequence[float]) -> Markup:
-    """Draw the numbers below a track; every second one where there are many."""
+    """Draw the numbers below a track, only every second one if there are many."""
     step = 1 if len(ticks) <= 5 else 2
     labels = list(zip(ticks, tick_labels(ticks), strict=True))[::step]
     texts = (svg("text", text.replace("-", "\N{MINUS SIGN}"), x=f"{place(t, ticks):.2f}%", y=14) for t, text in labels)
@@ -84,7 +88,7 @@ def axis(ticks: Sequence[float]) -> Markup:
 
 
 def tree(lines: list[Line]) -> Markup:
-    """Draw the outline of a tree as lists in lists, which wrap where a page is narrow; the style draws its branches."""
+    """Draw the outline of a tree as nested lists, which wrap on narrow pages; the style sheet draws the branches."""
     parts, level = [Markup("")], -1
     for line in lines:
         parts.append(Markup("<ul><li>") if line["level"] > level else Markup("</li><li>"))
@@ -101,13 +105,13 @@ def tree(lines: list[Line]) -> Markup:
 
 
 def bar(share: float) -> Markup:
-    """Draw one bar, as long as a share of the track."""
+    """Draw one bar that takes this share of the track."""
     drawn = svg("rect", width=f"{100 * share:.2f}%", height=14, rx=2)
     return svg("svg", drawn, class_="bar", height=14, aria_hidden="true")
 
 
 def stack(parts: list[tuple[int, str, int]], most: int) -> Markup:
-    """Draw a bar of parts: (number of the colour, title, size) each; ``most`` fills the track."""
+    """Draw a stacked bar of parts (number of the colour, title, size); a total of ``most`` fills the track."""
     drawn, at = [], 0.0
     for colour, title, size in parts:
         width = 100 * size / max(most, 1)
@@ -126,8 +130,11 @@ _SIDE, _LEFT, _TOP, _BELOW = 220.0, 56.0, 8.0, 40.0
 _BANDS = 10
 """Dots of a calibration curve."""
 
+_UNSEEN = 0.1
+"""Pixels by which a drawn line may differ from its points."""
+
 _ORDER = ("pooled", "local", "", "federated")
-"""Models from back to front; others lie between."""
+"""Models from back to front; the empty name stands for all others."""
 
 
 SIZE = _LEFT + _SIDE + 14, _TOP + _SIDE + _BELOW
@@ -135,7 +142,7 @@ SIZE = _LEFT + _SIDE + 14, _TOP + _SIDE + _BELOW
 
 
 class Axis(NamedTuple):
-    """Rising ticks of an axis, its name, and what the ticks are called if not by their numbers."""
+    """Rising ticks of an axis, its name, and labels of the ticks if these are not their numbers."""
 
     ticks: Sequence[float]
     name: str
@@ -143,11 +150,11 @@ class Axis(NamedTuple):
 
     @property
     def texts(self) -> Sequence[str]:
-        """What stands at each tick."""
+        """The label of each tick."""
         return self.labels or tick_labels(self.ticks)
 
     def place(self, value: float) -> float:
-        """Return where a value lies, from 0 to 1 between the outer ticks."""
+        """Return the position of a value, from 0 to 1 between the outer ticks."""
         return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
 
 
@@ -155,7 +162,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Drawing(Markup):
-    """A chart, with the numbers that it shows: a heading, then rows."""
+    """A chart together with its numbers: a heading, then rows."""
 
     numbers: list[list[Any]]
 
@@ -169,17 +176,19 @@ class Chart:
         self.numbers: list[list[Any]] = [["series", x.name, y.name]]
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Return the place of a point."""
+        """Return the position of a point."""
         return _LEFT + _SIDE * self.x.place(x), _TOP + _SIDE * (1.0 - self.y.place(y))
 
     def line(self, points: Points, style: str, name: str = "") -> None:
-        """Draw a line through points; one with a name is among the numbers of the chart."""
-        self.numbers += [[name, *point] for point in points if name]
-        path = "M" + "L".join("{:.1f} {:.1f}".format(*self.at(*point)) for point in points)
+        """Draw a line through points, without those that make no visible difference; a named line is in ``numbers``."""
+        places = [self.at(*point) for point in points]
+        kept = _visible(places)
+        self.numbers += [[name, *points[i]] for i in kept if name]
+        path = "M" + "L".join("{:g} {:g}".format(*(round(x, 1) for x in places[i])) for i in kept)
         self.parts.append(svg("path", class_=style, d=path))
 
     def dots(self, points: list[tuple[float, float, float, str]], style: str, name: str = "") -> None:
-        """Draw dots: position, radius and title of each; with a name they are among the numbers of the chart."""
+        """Draw dots, each with position, radius and title; named dots are in ``numbers``."""
         self.numbers += [[name, x, y] for x, y, *_ in points if name]
         for x, y, radius, title in points:
             left, top = self.at(x, y)
@@ -208,6 +217,22 @@ class Chart:
         return drawn
 
 
+def _visible(places: Points) -> list[int]:
+    """Return the places that a line needs: all others lie within ``_UNSEEN`` pixels of it (Douglas and Peucker)."""
+    kept, open_ = [], [(0, len(places) - 1)]
+    while open_:
+        first, last = open_.pop()
+        (ax, ay), (bx, by) = places[first], places[last]
+        length = math.hypot(bx - ax, by - ay) or 1.0
+        off = [abs((bx - ax) * (y - ay) - (by - ay) * (x - ax)) / length for x, y in places[first + 1 : last]]
+        if off and max(off) > _UNSEEN:
+            middle = first + 1 + off.index(max(off))
+            open_ += [(middle, last), (first, middle)]
+        else:
+            kept.append(first)
+    return [*kept, len(places) - 1] if len(places) > 1 else kept
+
+
 def back_to_front(models: Sequence[str]) -> list[str]:
     """Return models in the order in which they are drawn."""
     return sorted(models, key=lambda m: _ORDER.index(m if m in _ORDER else ""))
@@ -217,13 +242,13 @@ def back_to_front(models: Sequence[str]) -> list[str]:
 
 
 def roc_points(groups: Groups) -> Points:
-    """Return the ROC curve of groups of rising score: false and true positive rates; none without both classes."""
+    """Return the ROC curve of groups of rising score: false and true positive rates; empty without both classes."""
     negatives, positives = (sum(group[i] for group in groups) for i in (1, 2))
     if not negatives > 0 or not positives > 0:
         return []
     points, x, y = [(0.0, 0.0)], 0.0, 0.0
-    for _, others, own in sorted(groups, reverse=True):
-        x, y = x + others / negatives, y + own / positives
+    for _, misses, hits in sorted(groups, reverse=True):
+        x, y = x + misses / negatives, y + hits / positives
         points.append((min(x, 1.0), min(y, 1.0)))
     return points
 
@@ -241,13 +266,13 @@ def roc(curves: list[tuple[str, Points]], styles: dict[str, str], where: str = "
 
 
 def roc_panels(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Draw the curves of each class over all rows; where all are near the corner, also the corner enlarged."""
+    """Draw the curves of each class over all rows; if all are near the upper left corner, also enlarge the corner."""
     classes = list(dict.fromkeys(curve["of"] for curve in summary["curves"]))
     styles = {model: model_class(model, summary["models"]) for model in summary["models"]}
     panels = []
     for of in classes:
-        found = {c["model"]: c["points"] for c in summary["curves"] if c["of"] == of and len(c["points"]) > 1}
-        curves = [(model, found[model]) for model in back_to_front([m for m in found if m in styles])]
+        of_class = {c["model"]: c["points"] for c in summary["curves"] if c["of"] == of and len(c["points"]) > 1}
+        curves = [(model, of_class[model]) for model in back_to_front([m for m in of_class if m in styles])]
         if not curves:
             continue
         title = f"{summary['label']} = {of}" + (" against the rest" if len(classes) > 1 else "")
@@ -265,39 +290,39 @@ def _area(points: Points) -> float:
 
 
 def calibration(curves: list[tuple[str, Groups]], styles: dict[str, str], dotted: str = "", where: str = "") -> Drawing:
-    """Draw how often rows are of the class against the mean score of their group, with dots on one of the curves."""
+    """Draw the share of the class in each group of rows against the group's mean score, with dots on one curve."""
     chart = Chart(f"Calibration{where}", Axis(SHARES, "score"), Axis(SHARES, "share of the class"))
     chart.line([(0, 0), (1, 1)], "chance")
     for name, groups in curves:
-        known = [(score, own / (others + own), others + own) for score, others, own in _joined(groups)]
-        chart.line([(score, share) for score, share, _ in known], f"curve {styles[name]}", name)
+        bands = [(score, hits / (misses + hits), misses + hits) for score, misses, hits in _joined(groups)]
+        chart.line([(score, share) for score, share, _ in bands], f"curve {styles[name]}", name)
         if name == dotted:
-            said = "{:.0%} of {} with a mean score of {:.2f}"
-            dots = [(x, y, n, said.format(y, count_of(round(n), "row"), x)) for x, y, n in known]
+            title = "{:.0%} of {} with a mean score of {:.2f}"
+            dots = [(x, y, n, title.format(y, count_of(round(n), "row"), x)) for x, y, n in bands]
             chart.dots(_sized(dots), f"dot {styles[name]}")
     return chart.draw()
 
 
 def _joined(groups: Groups) -> list[tuple[float, float, float]]:
-    """Join groups of rising score to a few of about as many rows each: mean score, other rows, rows of the class."""
-    total = sum(others + own for _, others, own in groups)
-    joined, seen, mass, others, own = list[tuple[float, float, float]](), 0.0, 0.0, 0.0, 0.0
-    for score, more, more_own in groups:
-        mass, others, own = mass + score * (more + more_own), others + more, own + more_own
-        seen += more + more_own
-        if others + own > 0 and seen >= total * (len(joined) + 1) / _BANDS - 1e-9:
-            joined.append((mass / (others + own), others, own))
-            mass, others, own = 0.0, 0.0, 0.0
+    """Join groups of rising score to a few of similar size: mean score, other rows, rows of the class."""
+    total = sum(misses + hits for _, misses, hits in groups)
+    joined, seen, mass, misses, hits = list[tuple[float, float, float]](), 0.0, 0.0, 0.0, 0.0
+    for score, more_misses, more_hits in groups:
+        mass, misses, hits = mass + score * (more_misses + more_hits), misses + more_misses, hits + more_hits
+        seen += more_misses + more_hits
+        if misses + hits > 0 and seen >= total * (len(joined) + 1) / _BANDS - 1e-9:
+            joined.append((mass / (misses + hits), misses, hits))
+            mass, misses, hits = 0.0, 0.0, 0.0
     return joined
 
 
 def decision(curves: list[tuple[str, Points]], everybody: Points, styles: dict[str, str], where: str = "") -> Drawing:
-    """Draw net benefit by threshold, beside acting on everybody and on nobody."""
+    """Draw net benefit by threshold, next to that of acting on everybody and on nobody."""
     highest = max(y for _, points in [*curves, ("", everybody)] for _, y in points)
     ticks = nice_scale(-0.15 * max(highest, 0.02), max(highest, 0.02), wanted=4)
     chart = Chart(f"Decision curve{where}", Axis(SHARES, "threshold"), Axis(ticks, "net benefit"))
     chart.line([(0, 0), (1, 0)], "nobody")
-    low = ticks[0] - 0.1 * (ticks[-1] - ticks[0])  # lines run out of the chart, not to its far end
+    low = ticks[0] - 0.1 * (ticks[-1] - ticks[0])  # lines leave the chart but not by much
     chart.line([(x, max(y, low)) for x, y in everybody], "chance", "everybody")
     for name, points in curves:
         chart.line([(x, max(y, low)) for x, y in points], f"curve {styles[name]}", name)
@@ -305,7 +330,7 @@ def decision(curves: list[tuple[str, Points]], everybody: Points, styles: dict[s
 
 
 def predicted_against_actual(name: str, groups: Groups, styles: dict[str, str], where: str = "") -> Drawing:
-    """Draw the mean of the number against the mean prediction of each group of rows."""
+    """Draw the mean outcome against the mean prediction of each group of rows."""
     values = [value for group in groups for value in group[:2]]
     ticks = nice_scale(min(values), max(values), wanted=4)
     chart = Chart(f"Predicted against actual{where}", Axis(ticks, "predicted"), Axis(ticks, "actual"))
@@ -330,7 +355,7 @@ def _sized(dots: list[tuple[float, float, float, str]]) -> list[tuple[float, flo
 def dependence(
     column: str, values: Sequence[float], means: dict[str, list[float]], styles: dict[str, str], predicted: str
 ) -> Drawing:
-    """Draw mean predictions of rows, by class, with a column set to each of some numbers."""
+    """Draw mean predictions, by class, with one column set to each of some values."""
     every = [mean for line in means.values() for mean in line]
     x, y = (nice_scale(min(numbers), max(numbers), wanted=4) for numbers in (values, every))
     chart = Chart(f"Mean prediction by {column}", Axis(x, column), Axis(y, predicted))

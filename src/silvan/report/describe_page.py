@@ -1,4 +1,4 @@
-"""Writes Table 1 as a page of its own that loads nothing."""
+"""Writes Table 1 as a self-contained page."""
 
 from markupsafe import Markup
 

@@ -1,7 +1,7 @@
-"""The forest plot: what joining gains each site, with its confidence interval; one line for each site, one for all.
+"""The forest plot: the gain of each site from joining, with its confidence interval, and the gain over all sites.
 
-Where nothing can be compared with a local model, the same plot shows the metric itself. Lines are charts of their own,
-as wide as the page allows, so that names and numbers beside them are text of a table.
+Without a local model to compare with, the plot shows the metric itself. Each line is a chart of its own, as wide as the
+page allows, so that the names and numbers beside it are ordinary table cells.
 """
 
 import math
@@ -17,13 +17,13 @@ from silvan.util.readable import count_of, format_interval, format_metric, signe
 Line = dict[str, Any]
 
 _BEYOND = 3.0
-"""Intervals are drawn up to so many times the usual reach; what goes further ends in an arrow."""
+"""Intervals are drawn up to this multiple of the median width; longer ones end in an arrow."""
 
 _LEFT_OF_AXIS = ("local", "federated", "pooled")
 
 
 class PlotLine(NamedTuple):
-    """A line of the plot: the site, its rows, the metric of each model, the chart, and the gain in words."""
+    """A line of the plot: the site, its rows, the metric of each model, the chart, and the gain as text."""
 
     title: str
     rows: str
@@ -47,7 +47,7 @@ class ForestPlot(NamedTuple):
     others: list[str]
 
     def table(self) -> list[list[str]]:
-        """Return what the plot shows, for a spreadsheet."""
+        """Return the content of the plot as rows of a spreadsheet."""
         what = ["gain", "95% CI"] if self.of_gains else ["95% CI"]
         rows = [["site", "rows", *self.heads, *what, "should use"]]
         for line in (*self.sites, *self.totals):
@@ -57,7 +57,7 @@ class ForestPlot(NamedTuple):
 
 
 def forest_plot(summary: Line) -> ForestPlot | None:
-    """Draw what each site gains, or how the model does at each site; None where no metric is known."""
+    """Draw each site's gain, or the model's metric at each site; None without a metric."""
     metric = summary["metric"]
     if metric is None or summary["noisy"] or not summary["sites"]:
         return None
@@ -73,7 +73,7 @@ def forest_plot(summary: Line) -> ForestPlot | None:
     most = max((line["test_rows"] or 0 for line in summary["sites"]), default=0) or 1
     drawn = []
     for line, point in zip(lines, points, strict=True):
-        rows = 0 if line in totals else line["test_rows"]  # over all rows, what is unknown is not undefined
+        rows = 0 if line in totals else line["test_rows"]  # a missing total is unknown, not undefined
         values = [format_metric(line["metrics"].get(m), metric["digits"], rows) for m in shown]
         share = math.sqrt((line["test_rows"] or 0) / most)
         chart = _chart(line, point, ticks, share, summary, others, line in totals)
@@ -95,7 +95,7 @@ def forest_plot(summary: Line) -> ForestPlot | None:
 
 
 class _Point(NamedTuple):
-    """The chart of a line: a value, its interval, its certainty, and the interval as text."""
+    """The content of a line's chart: a value, its interval, its certainty, and the interval as text."""
 
     value: float | None
     low: float | None
@@ -111,23 +111,23 @@ def _point(line: Line, summary: Line, of_gains: bool) -> _Point:
         low, high = line["intervals"].get("federated", (None, None))
         if value is None:
             return _Point(None, None, None, "unknown", "")
-        why = "no interval" if sure == "few" and not line["use"] else CERTAINTY[sure]  # sites' scores never meet
+        why = "no interval" if sure == "few" and not line["use"] else CERTAINTY[sure]  # sites never share scores
         return _Point(value, low, high, sure, format_interval(low, high, digits) or f"({why})")
     value, (low, high) = line["metrics"].get(summary["leading"]), _between(line, summary)
     return _Point(value, low, high, "level", "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}")
 
 
 def _between(line: Line, summary: Line) -> tuple[float | None, float | None]:
-    """Return the interval of the leading model's AUC at a site, where that is the metric shown."""
-    found = next((site for site in summary["evaluated"] if site["title"] == line["title"]), None)
-    if found is None or summary["metric"]["key"] != "auc":
+    """Return the interval of the leading model's AUC at a site, if the plot shows the AUC."""
+    site = next((site for site in summary["evaluated"] if site["title"] == line["title"]), None)
+    if site is None or summary["metric"]["key"] != "auc":
         return None, None
-    low, high = found["models"].get(summary["leading"], {}).get("between", (None, None))
+    low, high = site["models"].get(summary["leading"], {}).get("between", (None, None))
     return (None, None) if low is None or high is None else (low, high)
 
 
 def _ticks(points: Sequence[_Point], metric: Line, of_gains: bool) -> list[float] | None:
-    """Return the ticks of the axis: all values fit, and intervals of usual width."""
+    """Return axis ticks that cover all values and all intervals of ordinary width."""
     values = [point.value for point in points if point.value is not None]
     if not values:
         return None
@@ -145,18 +145,18 @@ def _ticks(points: Sequence[_Point], metric: Line, of_gains: bool) -> list[float
 def _chart(
     line: Line, point: _Point, ticks: list[float], share: float, summary: Line, others: list[str], total: bool
 ) -> Markup:
-    """Draw one line: an interval, a square as large as the rows behind it, and marks of other models."""
+    """Draw one line: an interval, a square whose size grows with the number of rows, and marks of other models."""
     digits, models = summary["metric"]["digits"], summary["models"]
     parts = [
         svg("line", class_="zero" if abs(t) < 1e-9 else "grid", x1=x, x2=x, y1=0, y2="100%")
         for t, x in ((t, f"{place(t, ticks):.2f}%") for t in ticks)
     ]
     if point.value is None:
-        why = "not defined: no test rows, or one class only" if not line["use"] and not total else ""
+        why = "undefined: no test rows, or only one class" if not line["use"] and not total else ""
         parts.append(svg("text", why, class_="none", x="50%", y="50%", dy=4))
-        return svg("svg", *parts, class_="track", height=34, role="img", aria_label=f"{line['title']}: not defined")
+        return svg("svg", *parts, class_="track", height=34, role="img", aria_label=f"{line['title']}: undefined")
     at = f"{place(point.value, ticks):.2f}%"
-    said = f"{line['title']}: {signed(point.value, digits) if summary['metric'] and line['gains'] else point.value}"
+    label = f"{line['title']}: {signed(point.value, digits) if summary['metric'] and line['gains'] else point.value}"
     if point.low is not None and point.high is not None:
         low, high = max(point.low, ticks[0]), min(point.high, ticks[-1])
         ends = [f"{place(end, ticks):.2f}%" for end in (low, high)]
@@ -167,7 +167,7 @@ def _chart(
         ):
             tip = way if end != true else "M0-5V5"
             parts.append(svg("svg", svg("path", d=tip), class_=f"tip {point.sure}", x=x, y="50%"))
-        said += f", 95% CI {point.text}"
+        label += f", 95% CI {point.text}"
     for model in [*(["pooled"] if line["gains"].get("pooled") is not None else []), *others]:
         gain = line["gains"].get(model)
         if gain is not None and ticks[0] <= gain <= ticks[-1]:
@@ -180,13 +180,13 @@ def _chart(
         if total
         else f"M-{half:g}-{half:g}H{half:g}V{half:g}H-{half:g}Z"
     )
-    title = svg("title", f"{said}; {count_of(line['test_rows'] or 0, 'row')}")
+    title = svg("title", f"{label}; {count_of(line['test_rows'] or 0, 'row')}")
     parts.append(svg("svg", title, svg("path", d=path), class_=f"point {point.sure}", x=at, y="50%"))
-    return svg("svg", *parts, class_="track", height=34, role="img", aria_label=said)
+    return svg("svg", *parts, class_="track", height=34, role="img", aria_label=label)
 
 
 def _rows(line: Line, summary: Line) -> str:
-    """Return on how many rows a line rests, and how common the positive class is there."""
+    """Return the number of rows behind a line, and the share of the positive class."""
     if line["test_rows"] is None:
         return ""
     text = f"{line['test_rows']:,} {'rows' if summary['on_splits'] else 'test rows'}"

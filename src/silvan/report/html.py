@@ -1,4 +1,4 @@
-"""Writes the report of a run as one HTML page that loads nothing else."""
+"""Writes the report of a run as one self-contained HTML page."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,22 +18,22 @@ from silvan.util.readable import count_of, format_bytes, format_interval, format
 
 _HERE = Path(__file__).parent / "page"
 STYLE = _HERE / "style.css"
-"""The style sheet, of this page and of others that should look the same."""
+"""The style sheet that all pages share."""
 
 _TABLES = (
     *(site_tables.column_table, site_tables.subgroup_table, site_tables.choice_table, site_tables.weight_table),
     *(site_tables.distance_table, site_tables.noisy_table, site_tables.message_table, site_tables.difference_table),
     site_tables.table_one,
 )
-"""Tables that the page's template shows under the names of these functions."""
+"""Tables that the template knows by the names of these functions."""
 
 _MOST_IMPORTANCES = 15
 
 _OPEN = 4
-"""Curves of so many sites are shown at once; of more, each site's unfold when it is chosen."""
+"""With more sites than this, the curves of each site are folded."""
 
 _COLOURS = 7
-"""Kinds of messages that have a colour of their own."""
+"""Kinds of messages with their own colour."""
 
 _OTHER_KINDS = "other kinds"
 
@@ -41,7 +41,7 @@ _CONTROLS = {
     **dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127], "\N{REPLACEMENT CHARACTER}"),
     **dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\N{REPLACEMENT CHARACTER}"),
 }
-"""Characters that are seen by what they do to others: controls, and those that turn the direction of text."""
+"""Characters that affect others: control characters, and those that change the direction of text."""
 
 
 def write_report(run: Run) -> Path:
@@ -52,12 +52,12 @@ def write_report(run: Run) -> Path:
 
 
 def without_controls(text: str) -> str:
-    """Return a text without characters that act on others."""
+    """Return a text without characters that affect others."""
     return text.translate(_CONTROLS)
 
 
 def page_environment(folder: Path, **filters: Callable[..., str]) -> Environment:
-    """Return the templates of a folder; every text from outside is escaped."""
+    """Return the templates of a folder, which escape all text from outside."""
     made = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -76,7 +76,7 @@ def page_template(path: Path, **filters: Callable[..., str]) -> Template:
 
 @cache
 def _template() -> Template:
-    """Return the page's template, which takes longer to read than to fill."""
+    """Return the page's template; parsing it takes longer than filling it."""
     return page_template(
         _HERE / "report.html.jinja",
         format_bytes=format_bytes,
@@ -137,7 +137,7 @@ def render(summary: dict[str, Any]) -> str:
 
 
 def plot_html(summary: dict[str, Any]) -> Markup:
-    """Return the forest plot alone, for pages that show a result in short."""
+    """Return only the forest plot, for pages that summarise a result."""
     plot = forest_plot.forest_plot(summary)
     if plot is None:
         return Markup("")
@@ -153,7 +153,7 @@ def plot_html(summary: dict[str, Any]) -> Markup:
 
 
 def _links(summary: dict[str, Any], n_charts: int) -> Callable[[charts.Drawing, str], list[tuple[str, str, str]]]:
-    """Return a function that makes links for saving charts; pages with very many charts lack them for single sites."""
+    """Return a function that makes links for saving charts; with very many sites, single sites' charts have none."""
 
     def links(drawn: charts.Drawing, name: str) -> list[tuple[str, str, str]]:
         if n_charts > charts.MANY + 1 and not name.startswith("all"):
@@ -164,7 +164,7 @@ def _links(summary: dict[str, Any], n_charts: int) -> Callable[[charts.Drawing, 
 
 
 def _saved(name: str, svg: str, numbers: Sequence[Sequence[Any]]) -> list[tuple[str, str, str]]:
-    """Return links to an SVG and a CSV file: titles, what they hold, and names of the files."""
+    """Return links to an SVG and a CSV file: title, content and file name of each."""
     stem = re.sub(r"[^\w-]+", "-", name).strip("-").lower()[:60] or "chart"
     return [("SVG", svg, f"{stem}.svg"), ("CSV", chart_files.csv_link(numbers), f"{stem}.csv")]
 
@@ -193,7 +193,7 @@ def _byte_links(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     return _saved("bytes", chart_files.svg_link(*chart_files.rows_as_svg(rows, 20)), numbers)
 
 
-# -- what closed sections say of what is in them
+# -- summaries of folded sections
 
 
 def _metrics_digest(summary: dict[str, Any]) -> str:
@@ -202,8 +202,8 @@ def _metrics_digest(summary: dict[str, Any]) -> str:
 
 
 def _differences_digest(summary: dict[str, Any]) -> str:
-    found = len(summary["differences"])
-    parts = [count_of(found, "difference")] if found else ["no differences known"]
+    n = len(summary["differences"])
+    parts = [count_of(n, "difference")] if n else ["no known differences"]
     parts += [count_of(len(summary["warnings"]), "warning")] if summary["warnings"] else []
     return ", ".join(parts)
 
@@ -218,26 +218,26 @@ def _audit_digest(summary: dict[str, Any]) -> str:
 
 
 def _overall_panels(summary: dict[str, Any], sites: list[dict[str, Any]]) -> list[tuple[str, charts.Drawing]]:
-    """Return the curves over all rows: from counts summed over the sites."""
+    """Return the curves over all rows, from counts summed over the sites."""
     roc = [(panel["title"], panel["svg"]) for panel in charts.roc_panels(summary)]
     overall = next((site for site in sites if site["overall"]), None)
-    known = overall["panels"] if overall is not None else []
-    drawn = [*roc, *(one for one in known if not (roc and one[0].startswith("ROC")))]
+    others = overall["panels"] if overall is not None else []
+    drawn = [*roc, *(one for one in others if not (roc and one[0].startswith("ROC")))]
     return [(f"all rows: {title}", one) for title, one in drawn]
 
 
 def _evaluated(summary: dict[str, Any], model: str) -> list[dict[str, Any]]:
-    """Draw the curves of all rows together, then those of every site."""
-    found = []
+    """Draw the curves over all rows, then those of each site."""
+    drawn = []
     for site in summary["evaluated"]:
         if model in site["models"]:
             one = site["models"][model]
-            found.append(site | {"panels": _panels(summary, site, model), "rows": one["rows"], "metrics": one})
-    return found if any(site["panels"] for site in found) else []
+            drawn.append(site | {"panels": _panels(summary, site, model), "rows": one["rows"], "metrics": one})
+    return drawn if any(site["panels"] for site in drawn) else []
 
 
 def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[tuple[str, charts.Drawing]]:
-    """Draw the available curves of a site: ROC, calibration and decision curves, or predicted against actual."""
+    """Draw the curves available for a site: ROC, calibration and decision curves, or predicted against actual."""
     where = f", {site['title']}"
     known = {of: groups for of, groups in site["models"][model]["groups"].items() if len(groups) > 1}
     if not known:
@@ -247,7 +247,7 @@ def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[t
         styles = {model: charts.model_class(model, summary["models"])}
         return [("predicted against actual", charts.predicted_against_actual(model, groups, styles, where))]
     if len(summary["classes"]) > 2:
-        styles = {of: f"c{i % 8}" for i, of in enumerate(summary["classes"])}
+        styles = {of: charts.class_style(i) for i, of in enumerate(summary["classes"])}
         rocs = [(of, points) for of, groups in known.items() if of in styles and (points := charts.roc_points(groups))]
         lines = [(of, groups) for of, groups in known.items() if of in styles]
         drawn = [("ROC, each class against the rest", charts.roc(rocs, styles, where))] if rocs else []
@@ -258,7 +258,7 @@ def _panels(summary: dict[str, Any], site: dict[str, Any], model: str) -> list[t
 def _panels_of_two(
     summary: dict[str, Any], site: dict[str, Any], model: str, of: str, where: str
 ) -> list[tuple[str, charts.Drawing]]:
-    """Draw the available curves of a site for two classes; every chart names the positive one."""
+    """Draw the curves available for a site with two classes; each chart names the positive one."""
     positive = f"{summary['label']} = {of}"
     where = f" of {positive}{where}"
     styles = {m: charts.model_class(m, summary["models"]) for m in summary["models"]}
@@ -279,9 +279,9 @@ def _panels_of_two(
 
 
 def _classes(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the style of each class, where curves are by class."""
+    """Return the style of each class, if curves are drawn by class."""
     names = summary["classes"] or []
-    return [(name, f"c{i % 8}") for i, name in enumerate(names[:12])] if len(names) > 2 else []
+    return [(name, charts.class_style(i)) for i, name in enumerate(names[:12])] if len(names) > 2 else []
 
 
 def _importances(summary: dict[str, Any]) -> list[tuple[str, str, Markup]]:
@@ -295,21 +295,21 @@ def _importances(summary: dict[str, Any]) -> list[tuple[str, str, Markup]]:
 
 
 def _dependence(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Draw how predictions depend on columns: a curve for numbers, bars for categories; and the same as tables."""
+    """Draw how predictions depend on columns: a curve for numbers, a table for categories."""
     names = list(dict.fromkeys(name for one in summary["dependence"] for name in one["means"]))
-    styles = {name: "m-federated" if len(names) == 1 else f"c{i % 8}" for i, name in enumerate(names)}
-    found = []
+    styles = {name: "m-federated" if len(names) == 1 else charts.class_style(i) for i, name in enumerate(names)}
+    drawn = []
     for one, (column, table) in zip(summary["dependence"], site_tables.dependence_tables(summary), strict=True):
         numbers = len(one["values"]) > 1 and not any(isinstance(value, str) for value in one["values"])
-        drawn = None
+        curve = None
         if numbers:
-            drawn = charts.dependence(column, one["values"], one["means"], styles, site_tables.predicted(summary))
-        found.append({"column": column, "curve": drawn, "table": table})
-    return found
+            curve = charts.dependence(column, one["values"], one["means"], styles, site_tables.predicted(summary))
+        drawn.append({"column": column, "curve": curve, "table": table})
+    return drawn
 
 
 def _stacks(summary: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
-    """Return a bar for each site: the bytes it sent, by kind of message; kinds without a colour are combined."""
+    """Return a bar for each site: the bytes sent by kind of message; kinds without a colour are combined."""
     traffic = summary["traffic"]
     kinds = [kind["name"] for kind in traffic["kinds"]]
     most = max((site["sent"] for site in traffic["sites"]), default=0)
@@ -335,5 +335,5 @@ def _gain(value: float | None, digits: int) -> str:
 
 
 def _spaced(digest: str) -> str:
-    """Write a hash in groups of eight, to be compared by eye."""
+    """Write a hash in groups of eight, for comparison by eye."""
     return " ".join(digest[i : i + 8] for i in range(0, len(digest), 8))

@@ -1,4 +1,4 @@
-"""Writes the report of a run as Markdown: the sentences, tables and model card of the page, without its charts."""
+"""Writes the report of a run as Markdown: sentences, tables and model card, without charts."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$&])")
 
 
 def markdown(summary: dict[str, Any]) -> str:
-    """Return the report; names and texts from outside are escaped."""
+    """Return the report, with names and texts from outside escaped."""
     lines = [f"# {escape(summary['name'])}", ""]
     if summary["status"] != "done":
         lines += [f"This run is not finished ({escape(summary['status'])}).", ""]
@@ -20,7 +20,7 @@ def markdown(summary: dict[str, Any]) -> str:
         lines += [escape(text), ""]
     lines += _section("Site by site", site_tables.comparison_table(summary) if summary["metric"] else None)
     lines += _section("Does joining help?", site_tables.joining_table(summary))
-    lines += _section(f"In numbers, the {summary['leading']} model", site_tables.threshold_table(summary))
+    lines += _section(f"Metrics of the {summary['leading']} model", site_tables.threshold_table(summary))
     lines += _section("Subgroups", site_tables.subgroup_table(summary))
     lines += _section("With noise", site_tables.noisy_table(summary))
     lines += _section("What the model looks at", site_tables.importance_table(summary))
@@ -30,8 +30,8 @@ def markdown(summary: dict[str, Any]) -> str:
         lines += _section(f"Mean prediction by {escape(column)}", table)
     lines += _tree(summary)
     lines += _section("What each site uses", site_tables.choice_table(summary))
-    lines += _section("Whose trees count", site_tables.weight_table(summary))
-    lines += _section("Who is near whom", site_tables.distance_table(summary))
+    lines += _section("Tree weights by site", site_tables.weight_table(summary))
+    lines += _section("Distances between sites", site_tables.distance_table(summary))
     lines += _section("Table 1", site_tables.table_one(summary))
     lines += _section("The sites' tables", site_tables.column_table(summary))
     lines += _section("How the tables differ", site_tables.difference_table(summary))
@@ -45,7 +45,7 @@ def markdown(summary: dict[str, Any]) -> str:
 
 
 def escape(text: object) -> str:
-    """Return a text that Markdown shows as it is, in one line."""
+    """Return a text in one line that Markdown shows literally."""
     return _SPECIAL.sub(r"\\\1", " ".join(str(text).split()))
 
 

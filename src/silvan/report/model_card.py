@@ -1,4 +1,4 @@
-"""The model card of a run: what the model is for, its limits, its data, who saw what, and what to cite."""
+"""The model card of a run: purpose, limits, data, privacy and citations."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_count, list_some
 
 SEEN = {
-    "trusted": "Sums were trusted: the coordinator added the sites' parts, and saw each of them; with "
-    'sums = "masked" it sees the sums only.',
-    "ring": "Sums were passed round a ring of the sites, sealed from each to the next: the coordinator and the first "
-    "site of the ring saw the sums only, and both neighbours of a site together could tell its part.",
-    "masked": "What went into sums was hidden by masks that cancel when all of it is added: the coordinator saw the "
-    "sums only.",
+    "trusted": "Sums were not protected: the coordinator added the sites' parts and saw each of them; with "
+    'sums = "masked" it sees only the sums.',
+    "ring": "Sums went round a ring of the sites, encrypted from each site to the next: the coordinator and the first "
+    "site of the ring saw only the sums. The two neighbours of a site could find out its part if they colluded.",
+    "masked": "Secure aggregation: masks that cancel in the sum hid each site's part, so the coordinator saw only the "
+    "sums.",
 }
-"""Who sees what of sums, by how they are formed."""
+"""What the coordinator sees, by the way in which sums are formed."""
 
 _FAR_SLOPE = (0.8, 1.25)
-"""Beyond these a calibration slope is named among the limits, if it is of enough rows."""
+"""A calibration slope outside this range is listed among the limits, given enough rows."""
 
 _ENOUGH = 200
 
@@ -34,21 +34,21 @@ def model_card(record: Record, summary: dict[str, Any]) -> list[tuple[str, list[
 
 
 def importance_note(record: Record) -> str:
-    """Return why there are no importances."""
+    """Explain why there are no importances."""
     learner = record.study.get("learner", {})
     trees = any(model.trees for model in record.models)
     if not record.models:
-        return "Not known: nothing is trained yet."
+        return "Not available: nothing is trained yet."
     if learner.get("epsilon") is not None:
-        return "Not known: the trees are made of noisy counts and keep no gains; counting costs privacy budget."
+        return "Not available: trees grown from noisy counts keep no gains; counting them would cost privacy budget."
     if record.by == "columns":
-        return "Not known: each party keeps the splits on its own columns." if trees else ""
+        return "Not available: each party keeps the splits on its own columns." if trees else ""
     if all(model.site for model in record.models):
-        return "Not known for all sites together: every site has a model of its own."
+        return "Not available for all sites together: each site has its own model."
     spec = LEARNERS.get(learner.get("kind"))
     if spec is not None and spec.trees == "stumps":
-        return "Not known: stumps are weighed by how they vote, and keep no gains."
-    return "Not known: trees that leave a site carry no gains; importance = true in [evaluation] asks the sites."
+        return "Not available: stumps are weighted by their votes and keep no gains."
+    return "Not available: trees leave their site without gains. Set importance = true in [evaluation] to compute it."
 
 
 def _use(record: Record, summary: dict[str, Any]) -> list[str]:
@@ -64,9 +64,9 @@ def _use(record: Record, summary: dict[str, Any]) -> list[str]:
     return [
         f"Predicts {record.label} ({what}) from {count_of(record.features, 'feature')}, trained by {kind} "
         f"at {format_count(len(summary['among']))} {who}.",
-        "For rows that come about as theirs did: the same columns, measured alike, of people or things of one kind.",
-        "It shows what goes together in these rows, not what causes what. Before it decides about anybody, have it "
-        "checked by those who know the field, on rows of the place where it will be used.",
+        "Use it for rows like theirs: the same columns, measured in the same way, from the same population.",
+        "It finds associations, not causes. Before it affects decisions about people, have domain experts check it on "
+        "data from the place where it will be used.",
     ]
 
 
@@ -82,7 +82,7 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
     undefined = [site["title"] for site in sites if not any(v is not None for v in site["metrics"].values())]
     if undefined and summary["noisy"] is None and metric is not None and not record.copy_for and record.by == "rows":
         texts.append(
-            f"No {metric['title']} is known at {list_some(undefined, 'site', 6)}: no test rows, or one class only."
+            f"{metric['title']} is undefined at {list_some(undefined, 'site', 6)}: no test rows, or only one class."
         )
     if few:
         texts.append(f"Too few test rows for a confidence interval of the gain: {list_some(few, 'site', 6)}.")
@@ -91,15 +91,12 @@ def _limits(record: Record, summary: dict[str, Any]) -> list[str]:
     if lost:
         texts.append(f"Significantly worse than the local model: {list_some(lost, 'site', 6)}.")
     texts += cautions(record, summary)
-    known = "other places" if record.date_split is not None else "other times" if record.left_out else ""
-    texts.append(
-        f"Nothing is known of rows of {known or 'other places or other times'} than those it was evaluated on."
-    )
-    return texts
+    beyond = "places" if record.date_split is not None else "times" if record.left_out else "places or times"
+    return [*texts, f"It has not been evaluated on data from other {beyond}."]
 
 
 def cautions(record: Record, summary: dict[str, Any]) -> list[str]:
-    """Return why scores of the model should not be read as probabilities."""
+    """Explain why the model's scores should not be read as probabilities."""
     texts, model = list[str](), summary["leading"]
     slopes = {
         site["title"]: slope
@@ -119,25 +116,26 @@ def cautions(record: Record, summary: dict[str, Any]) -> list[str]:
 
 
 def _data(record: Record, summary: dict[str, Any]) -> list[str]:
-    own = len(summary["among"]) > len(record.sites)
-    rows = f"{count_of(summary['rows'], 'training row')}" + (" at this site" if own else "") if summary["rows"] else ""
+    is_copy = len(summary["among"]) > len(record.sites)
+    where = " at this site" if is_copy else ""
+    rows = f"{count_of(summary['rows'], 'training row')}{where}" if summary["rows"] else ""
     test = f"{summary['test_rows']:,} test rows" if summary["test_rows"] else ""
     noun, who = ("party", "parties") if record.by == "columns" else ("site", "sites")
-    told = ", ".join(filter(None, [rows, test])) or "The number of rows is not disclosed"
-    texts = [f"{told}; {who}: {list_some(summary['among'], noun, 6)}." if summary["among"] else ""]
+    sizes = ", ".join(filter(None, [rows, test])) or "The number of rows is not disclosed"
+    texts = [f"{sizes}; {who}: {list_some(summary['among'], noun, 6)}." if summary["among"] else ""]
     if record.repeats:
         times = "once" if record.repeats == 1 else f"{record.repeats} times"
         texts.append(f"Every row was evaluated {times}, in {count_of(record.repeats * record.folds, 'split')}.")
     if record.left_out:
-        texts.append("Each site was left out in turn, and all its rows were evaluated by a model of the other sites.")
+        texts.append("Each site was left out in turn; all its rows were evaluated with a model of the other sites.")
     positives = [s.positives for s in record.sites if s.positives is not None]
     if positives and record.positive is not None:
-        between = f"{min(positives):.0%}" + (f" to {max(positives):.0%}" if len(positives) > 1 else "")
-        texts.append(f"{record.label} is {record.positive} in {between} of a site's rows.")
+        ends = list(dict.fromkeys(f"{share:.0%}" for share in (min(positives), max(positives))))
+        texts.append(f"{record.label} is {record.positive} in {' to '.join(ends)} of a site's rows.")
     if record.differences:
         n = len(record.differences)
         texts.append(f"The tables differ in {format_count(n)} {'way' if n == 1 else 'ways'}, listed above.")
-    texts.append(f"Made {record.made.replace('T', ' ').replace('+00:00', ' UTC')}." if record.made else "")
+    texts.append(f"Created {record.made.replace('T', ' ').replace('+00:00', ' UTC')}." if record.made else "")
     return [text for text in texts if text]
 
 
@@ -156,17 +154,17 @@ def _privacy(record: Record, summary: dict[str, Any]) -> list[str]:
         )
     else:
         texts.append(
-            "The model has no differential privacy: whoever gets it may learn something of single rows from its "
-            "leaves. An audit measures how much."
+            "The model is not differentially private: its leaves may reveal something about single rows to whoever "
+            "has it. An audit measures how much."
         )
     audit = summary["audit"]
     for report in audit["reports"] if audit else []:
         failed = [f["title"] for f in report["findings"] if f["verdict"] == "exceeded"]
         ran = sum(f["verdict"] != "not run" for f in report["findings"])
-        found = f"above their limits: {'; '.join(failed)}" if failed else "none did better than its limit"
-        texts.append(f"Audit of model {report['hash'][:12]}: of {ran} attacks, {found}.")
+        result = f"these exceeded their limits: {'; '.join(failed)}" if failed else "none exceeded its limit"
+        texts.append(f"Audit of model {report['hash'][:12]}: of {ran} attacks, {result}.")
     if not audit and summary["looked_beside"] and record.by == "rows" and not record.copy_for:
-        texts.append("It has not been audited; silvan audit RUN does that.")
+        texts.append("It has not been audited; silvan audit RUN does so.")
     return [text for text in texts if text]
 
 

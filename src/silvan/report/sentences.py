@@ -1,6 +1,6 @@
 """Describes the results of a run in sentences.
 
-They are made from the rounded metrics of the summary, so that they never contradict its tables.
+They use the rounded metrics of the summary, so that they never contradict its tables.
 """
 
 from typing import Any
@@ -9,14 +9,14 @@ from silvan.learners.registry import LEARNERS
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_bytes, format_count, format_interval, signed
 
-_FLATTERED = "What each site uses was chosen on its test rows, as published: its metrics are too good."
+_FLATTERED = "As in the publication, each site chose its model on its test rows, so these metrics are too optimistic."
 
 
 def sentences(record: Record, summary: dict[str, Any]) -> list[str]:
     """Return sentences that describe a run."""
-    own = len(record.among) > len(record.sites)
+    is_copy = len(record.among) > len(record.sites)
     texts = (
-        _own_outcome(record, summary) if own else _outcome(summary),
+        _outcome_at_site(record, summary) if is_copy else _outcome(summary),
         _at_new_sites(summary) if record.left_out else "",
         _with_noise(summary),
         "" if summary["honest"] else _FLATTERED,
@@ -37,7 +37,7 @@ def _of_parties(text: str, record: Record) -> str:
         ("No row left its site.", "Features stayed with their parties."),
         ("pooled rows", "the joined table"),
         (" per site)", " in all)"),
-        ("single sites' metrics", "metrics"),
+        ("metrics of single sites", "metrics"),
         ("sites", "parties"),
         ("site", "party"),
         *([("federated forest", "federated model")] if linear else []),
@@ -55,30 +55,30 @@ def _outcome(summary: dict[str, Any]) -> str:
     texts = [_sites_that_gain(known)] if known else []
     if unknown:
         where = "one site" if unknown == 1 else f"{format_count(unknown)} sites"
-        why = "no test rows, or rows of one class only"
+        why = "no test rows, or only one class"
         if any(site["test_rows"] for site in summary["sites"]):
-            texts.append(f"At {where} the {metric['title']} is not defined: {why}.")
+            texts.append(f"At {where} the {metric['title']} is undefined: {why}.")
     texts.append(_change_of_metric(summary["lead"], summary))
     return " ".join(filter(None, texts))
 
 
 def _at_new_sites(summary: dict[str, Any]) -> str:
-    """Return how the model does at a site that took no part."""
+    """Describe how the model does at a site that took no part."""
     metric, overall, model = summary["metric"], summary["overall"], summary["leading"]
-    known = [line["metrics"].get(model) for line in summary["sites"]]
-    known = sorted(value for value in known if value is not None)
-    if metric is None or not known:
+    values = [line["metrics"].get(model) for line in summary["sites"]]
+    values = sorted(value for value in values if value is not None)
+    if metric is None or not values:
         return ""
-    text = f"At a site that takes no part in training, expect {metric['title']} {known[0]:.{metric['digits']}f}"
-    if len(known) > 1:
-        text += f" to {known[-1]:.{metric['digits']}f}"
+    text = f"At a site outside the training federation, expect {metric['title']} {values[0]:.{metric['digits']}f}"
+    if len(values) > 1:
+        text += f" to {values[-1]:.{metric['digits']}f}"
     if overall is not None and overall["metrics"].get(model) is not None:
         text += f", {overall['metrics'][model]:.{metric['digits']}f} on average"
-    return f"{text}: each site was left out in turn and evaluated by a model of the other sites."
+    return f"{text}: each site was left out in turn and evaluated with a model of the other sites."
 
 
-def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
-    """Return what a site gains, for a copy that has no metrics of single other sites."""
+def _outcome_at_site(record: Record, summary: dict[str, Any]) -> str:
+    """Describe what a site gains, for a copy without the metrics of other sites."""
     metric, lines = summary["metric"], [line for line in summary["sites"] if line["title"] == record.copy_for]
     if metric is None:
         return ""
@@ -87,8 +87,8 @@ def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
         metrics, digits = line["metrics"], metric["digits"]
         if metrics.get("local") is not None and metrics.get("federated") is not None:
             texts.append(
-                f"At {line['title']} the {metric['title']} goes from {metrics['local']:.{digits}f} alone to "
-                f"{metrics['federated']:.{digits}f} with the federated forest "
+                f"At {line['title']} the {metric['title']} goes from {metrics['local']:.{digits}f} with the local "
+                f"forest to {metrics['federated']:.{digits}f} with the federated one "
                 f"({_change(line['gains']['federated'], metric)}{_sure(line, digits)})."
             )
     if summary["overall"] is not None and "local" in summary["overall"]["metrics"]:
@@ -97,28 +97,28 @@ def _own_outcome(record: Record, summary: dict[str, Any]) -> str:
 
 
 def _with_noise(summary: dict[str, Any]) -> str:
-    """Return the noisy metric, its range, and its privacy cost."""
+    """Describe the noisy metric, its range, and its privacy cost."""
     noisy, metric = summary["noisy"], summary["metric"]
     if noisy is None:
         return ""
     digits, value = metric["digits"], summary["overall"]["metrics"].get("federated")
     if value is None:
-        text = f"Noise is larger than the counts of test rows: the {metric['title']} cannot be estimated."
+        text = f"The noise exceeds the counts of test rows, so the {metric['title']} cannot be estimated."
     else:
         text = f"Over the test rows of all sites the {metric['title']} is {value:.{digits}f}"
         *_, low, high = noisy["metrics"][0]
         if low is not None:
             text += f", between {low:.{digits}f} and {high:.{digits}f} (95% CI, noise included)"
         text += "."
-    text += f" Metrics were computed with noise, for epsilon {noisy['epsilon']:g}"
+    text += f" The metrics include noise, for epsilon {noisy['epsilon']:g}"
     if noisy["training"] is not None:
         total = noisy["training"] + noisy["epsilon"]
-        text += f"; with training, for {noisy['training']:g}, that is {total:g} of every site's privacy budget"
-    return f"{text}. No single site's metrics are known."
+        text += f"; together with training ({noisy['training']:g}), {total:g} of each site's privacy budget was spent"
+    return f"{text}. There are no metrics for single sites."
 
 
 def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
-    """Return how the figure changes, and why it may change the other way over all rows."""
+    """Describe how the metric changes, and why it may change the other way over all rows."""
     metric, overall = summary["metric"], summary["overall"]
     metrics, digits = line["metrics"], metric["digits"]
     if line["gains"].get("federated") is None:
@@ -132,25 +132,26 @@ def _change_of_metric(line: dict[str, Any], summary: dict[str, Any]) -> str:
         f"{metrics['federated']:.{digits}f} ({_change(line['gains']['federated'], metric)}{_sure(line, digits)})"
         f"{beside}."
     )
+    if not line["gains"]["federated"]:
+        text = f"{where} the {metric['title']} stays at {metrics['local']:.{digits}f}{beside}."
     prevalence = (
-        "sites' own forests can also gain from knowing how common each class is at their site, as a forest for all "
-        "cannot."
+        "local forests also profit from knowing how common each class is at their site; a shared forest cannot."
     )
     if overall["mean_of_sites"]:
         return text
     if line is overall and line["verdict"] == "lost" and metric["ranks"]:
-        text += f" In one ranking of all rows {prevalence}"
+        text += f" In one ranking of all rows, {prevalence}"
     elif line["verdict"] != "lost" and overall["verdict"] == "lost":
         alone, joined = overall["metrics"]["local"], overall["metrics"]["federated"]
         text += (
-            f" With all rows in one ranking it is the other way round ({alone:.{digits}f} against "
-            f"{joined:.{digits}f}): there {prevalence}"
+            f" In one ranking of all rows it is the other way round ({alone:.{digits}f} against "
+            f"{joined:.{digits}f}): there, {prevalence}"
         )
     return text
 
 
 def _sure(line: dict[str, Any], digits: int) -> str:
-    """Return how sure a gain is; nothing if there is none."""
+    """Return the confidence interval of a gain; empty if there is no gain."""
     if not line["gains"]["federated"]:
         return ""
     low, high = line["intervals"]["federated"]
@@ -167,7 +168,7 @@ def _change(gain: float, metric: dict[str, Any]) -> str:
 
 
 def _sites_that_gain(known: list[str]) -> str:
-    """Return how many sites gain by joining, significantly; nothing is claimed without an interval."""
+    """Count the sites that gain significantly by joining; claim nothing without an interval."""
     total, n = len(known), {what: known.count(what) for what in dict.fromkeys(known)}
     gained, lost, noise, level, few = (n.get(what, 0) for what in ("gained", "lost", "noise", "level", "few"))
     if not gained + lost + noise + level:
@@ -175,8 +176,8 @@ def _sites_that_gain(known: list[str]) -> str:
     everywhere = "Both" if total == 2 else f"All {format_count(total)}"
     if level == total:
         who = "The site does" if total == 1 else f"{everywhere} sites do"
-        return f"{who} as well with the federated forest as alone."
-    than = "with the federated forest than alone (significant, 95% CI)"
+        return f"{who} as well with the federated forest as with the local one."
+    than = "with the federated forest than with the local one (significant, 95% CI)"
     parts = [(count, how) for count, how in ((gained, "better"), (lost, "worse")) if count]
     if noise == total:
         where = (
@@ -210,7 +211,7 @@ def _do(n: int) -> str:
 
 
 def _by_date(record: Record) -> str:
-    """Return which rows are test rows, where a date says so."""
+    """Describe which rows are test rows, if the split is by date."""
     if record.date_split is None:
         return ""
     by, test = record.date_split
@@ -219,30 +220,30 @@ def _by_date(record: Record) -> str:
 
 
 def _of_persons(record: Record) -> str:
-    """Return what rows are, where persons have several."""
+    """Describe how rows of the same person are counted."""
     group = record.study.get("group")
     if group is None:
         return ""
-    return f"Rows are counted by {group}: all rows of one {group} are in the training set, or all in the test set."
+    return f"Rows are grouped by {group}: all rows of one {group} are in the training set, or all in the test set."
 
 
 def _evaluated_rows(summary: dict[str, Any]) -> str:
-    """Return on how many rows models were evaluated, where that is not plain."""
+    """Describe how many rows models were evaluated on, if that needs a word."""
     if summary["repeats"]:
         times = "once" if summary["repeats"] == 1 else f"{format_count(summary['repeats'])} times"
         splits = count_of(summary["splits"], "split")
         return (
-            f"Every row was evaluated {times}, by models that had not seen it ({splits}); intervals are corrected for "
-            "splits that share rows."
+            f"Each row was evaluated {times}, with models that had not seen it ({splits}); intervals are corrected for "
+            "overlapping splits."
         )
     sizes = [site["test_rows"] for site in summary["sites"] if site["metrics"] and summary["noisy"] is None]
     if sizes and not max(sizes):
-        return "There are no test rows, so it is not known how good the model is."
+        return "There are no test rows, so the model has not been evaluated."
     if len(sizes) < 2 or min(sizes) >= 50:
         return ""
     most = count_of(max(sizes), "row")
     spread = most if min(sizes) == max(sizes) else f"{min(sizes)} to {most}"
-    return f"Test sets are small ({spread} per site), so single sites' metrics are rough."
+    return f"Test sets are small ({spread} per site), so metrics of single sites are imprecise."
 
 
 def _cost(record: Record) -> str:
@@ -252,7 +253,7 @@ def _cost(record: Record) -> str:
     sent = sum(ways.get("sent", 0) for ways in record.bytes.values()) / n
     received = sum(ways.get("received", 0) for ways in record.bytes.values()) / n
     rounds = "one round" if record.rounds == 1 else f"{record.rounds:,} rounds"
-    who = "this site" if record.copy_for else "on average a site"
+    who = "this site" if record.copy_for else "the average site"
     both = f"sent {format_bytes(sent)} and received {format_bytes(received)}"
     return f"Training took {rounds}; {who} {both}. No row left its site."
 
@@ -263,6 +264,6 @@ def _same_as_pooled(record: Record) -> str:
     if record.pooled_hash is None or len(record.models) != 1 or kind not in lossless:
         return ""
     if record.models[0].hash == record.pooled_hash:
-        same = "The forest is node for node the one that pooled rows would give"
+        same = "The forest is identical to the forest of the pooled rows, node by node"
         return f"{same}: both have the hash {record.pooled_hash[:12]}."
-    return "The forest is not the one that pooled rows would give; their hashes differ."
+    return "The forest differs from the forest of the pooled rows: their hashes are not equal."

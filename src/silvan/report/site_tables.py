@@ -1,4 +1,4 @@
-"""Tables of a report as typed data: the page, Markdown and the terminal render the same ones."""
+"""Tables of a report as typed data, which the page, Markdown and the terminal render."""
 
 import math
 from collections import Counter
@@ -12,21 +12,21 @@ from silvan.metrics import BY_KEY
 from silvan.util.readable import count_of, format_bytes, format_interval, format_metric, format_number, signed
 
 _WIDE = 6
-"""Most sites that have a column each; of more, the table says at how many something is the case."""
+"""Up to this many sites have a column each; with more, tables count sites instead."""
 
 MOST_DISTANCES = 12
-"""Most sites whose distances are shown as a square."""
+"""Up to this many sites, distances are shown as a square."""
 
 _LEFT_OUT = ("log_loss", "precision")
-"""Metrics that are shown among all metrics only."""
+"""Metrics shown only in the table of all metrics."""
 
 
 class ReportTable(msgspec.Struct, frozen=True):
     """A table of final texts, so that renderers compute nothing.
 
-    The first ``texts`` columns hold texts, the others numbers; the columns ``toned`` have the tones of their lines,
-    which are keys of ``CERTAINTY``. ``gains`` has, by line and column, what stands behind a number, and its tone. Above
-    the line ``rule`` there is a rule; the line ``strong`` leads.
+    The first ``texts`` columns hold text, the others numbers. Cells of the columns ``toned`` take the tone of their
+    line, a key of ``CERTAINTY``. ``gains`` maps (line, column) to a text after the number and its tone. A rule is
+    drawn above the line ``rule``; the line ``strong`` is emphasised.
     """
 
     heads: list[str]
@@ -40,32 +40,28 @@ class ReportTable(msgspec.Struct, frozen=True):
     strong: int = -1
 
     def first(self, n: int) -> "ReportTable":
-        """Return the first lines alone."""
+        """Return only the first lines."""
         return msgspec.structs.replace(self, rows=self.rows[:n])
-
-    def last(self) -> "ReportTable":
-        """Return the last line alone."""
-        return msgspec.structs.replace(self, rows=self.rows[-1:], tones=self.tones[-1:], rule=-1)
 
     def tone(self, line: int, column: int) -> str:
         """Return the tone of a cell."""
         return self.tones[line] if column in self.toned else ""
 
 
-def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> ReportTable | None:
+def comparison_table(summary: dict[str, Any]) -> ReportTable | None:
     """Return the leading metric of every model at every site, with its gain over the local model."""
     metric, models, on_splits = summary["metric"], summary["models"], summary["on_splits"]
     if summary["noisy"]:
         return None
     sums = [line for line in (summary["mean"], summary["overall"]) if line is not None]
-    lines = [*sums, *summary["sites"]] if sums_first else [*summary["sites"], *sums]
+    lines = [*summary["sites"], *sums]
     counts = [("Rows" if on_splits else "Train", "rows")] + [("Test", "test_rows")] * (
         metric is not None and not on_splits
     )
     positives = any(line["positives"] is not None for line in summary["sites"])
     who = "Party" if summary["by"] == "columns" else "Site"
     heads = [who, *(head for head, _ in counts), *["Positive"] * positives, *(model.capitalize() for model in models)]
-    table = ReportTable(heads, [], rule=(len(sums) if sums_first else len(summary["sites"])) if sums else -1)
+    table = ReportTable(heads, [], rule=len(summary["sites"]) if sums else -1)
     for place, line in enumerate(lines):
         row = [line["title"], *("" if line[key] is None else f"{line[key]:,}" for _, key in counts)]
         row += ["" if line["positives"] is None else f"{line['positives']:.0%}"] * positives
@@ -81,42 +77,42 @@ def comparison_table(summary: dict[str, Any], sums_first: bool = False) -> Repor
 
 
 def _compared_on(summary: dict[str, Any], who: str) -> str:
-    """Return on which rows models were compared, and by what."""
+    """Describe which rows models were compared on, and by which metric."""
     metric = summary["metric"]
     if metric is None:
         return ""
-    where = "on the test rows" if summary["by"] == "columns" else "on each site's own test rows"
+    where = "on the test rows" if summary["by"] == "columns" else "on each site's test rows"
     if summary["left_out"]:
         better = "" if metric["higher"] else "; lower is better"
-        return f"{metric['title']} on all rows of each site, of a model trained at the other sites{better}"
+        return f"{metric['title']} on all rows of each site, with a model trained at the other sites{better}"
     if summary["repeats"]:
-        where = f"on each site's own rows, mean of {count_of(summary['splits'], 'split')}"
+        where = f"on each site's rows, mean of {count_of(summary['splits'], 'split')}"
     better = "" if metric["higher"] else ", lower is better"
-    return f"{metric['title']} {where}{better}; beside it the gain over the {who}'s local model{positive_note(summary)}"
+    return f"{metric['title']} {where}{better}; after it the gain over the {who}'s local model{positive_note(summary)}"
 
 
 def positive_note(summary: dict[str, Any]) -> str:
-    """Return which of two classes is positive, to end a note with; empty unless there are two."""
+    """Return the end of a note that names the positive class; empty unless there are two classes."""
     return "" if summary["positive"] is None else f"; positive class: {summary['label']} = {summary['positive']}"
 
 
 def difference_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return how the sites' tables differ, and what was done about it."""
+    """Return how the sites' tables differ, and how each difference was handled."""
     rows = [list(one) for one in summary["differences"]]
-    return ReportTable(["Column", "How the sites differ", "What was done"], rows, texts=3) if rows else None
+    return ReportTable(["Column", "How the sites differ", "How it was handled"], rows, texts=3) if rows else None
 
 
 def message_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return which messages left the sites, who saw what of them, and their bytes."""
-    told = ("name", "asks", "answers", "seen")
-    rows = [[*(kind[one] for one in told), format_bytes(kind["sent"])] for kind in summary["traffic"]["kinds"]]
+    """Return which messages left the sites, what the coordinator saw of them, and their bytes."""
+    shown = ("name", "asks", "answers", "seen")
+    rows = [[*(kind[one] for one in shown), format_bytes(kind["sent"])] for kind in summary["traffic"]["kinds"]]
     sent = "Sent" if summary["copy_for"] else "Sent by all"
-    heads = ["Message", "Asked for", "Answered with", "The coordinator sees", sent]
+    heads = ["Message", "Request", "Reply", "The coordinator sees", sent]
     return ReportTable(heads, rows, texts=4) if rows else None
 
 
 def importance_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return the importance of each column: its share of the gain, or the growth of the error without it."""
+    """Return the importance of each column: its share of the gain, or the increase of the error without it."""
     listed = summary["importances"]
     if not listed:
         return None
@@ -125,23 +121,23 @@ def importance_table(summary: dict[str, Any]) -> ReportTable | None:
     largest = max(abs(growth) for _, growth in listed) or 1.0
     digits = min(max(2 - math.floor(math.log10(largest)), 0), 6)
     what = "Brier score" if len(summary["classes"] or ()) == 2 else "mean squared error"
-    note = f"{what} on all sites' test rows, with the column shuffled at each site"
+    note = f"{what} on all sites' test rows, after shuffling the column at each site"
     rows = [[name, _number(growth, digits)] for name, growth in listed]
-    return ReportTable(["Feature", "Error grows by"], rows, note=note)
+    return ReportTable(["Feature", "Increase of error"], rows, note=note)
 
 
 def table_one(summary: dict[str, Any]) -> ReportTable | None:
     """Return Table 1, if the study asked for it."""
-    found: TableOne | None = summary["table_one"]
-    return None if found is None else ReportTable(found.heads, found.texts(), note=found.note)
+    table: TableOne | None = summary["table_one"]
+    return None if table is None else ReportTable(table.heads, table.texts(), note=table.note)
 
 
 def column_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return columns by site, with no more than what sites disclosed when they agreed on columns."""
+    """Return columns by site, showing only what sites disclosed when they agreed on columns."""
     if not summary["columns"]:
         return None
     sites = [line["title"] for line in summary["sites"]]
-    listed = [(column, {site: _told(column, site) for site in sites}) for column in summary["columns"]]
+    listed = [(column, {site: _disclosed(column, site) for site in sites}) for column in summary["columns"]]
     kinds = {"numeric": "number", "categorical": "categories", "date": "date"}
     if len(sites) <= _WIDE:
         rows = [["training rows", "", *(f"{line['rows']:,}" for line in summary["sites"])]]
@@ -149,17 +145,17 @@ def column_table(summary: dict[str, Any]) -> ReportTable | None:
         if summary["positive"] is not None and all(line["positives"] is not None for line in summary["sites"]):
             title = f"{summary['label']} = {summary['positive']}"
             rows += [[title, "label", *(f"{line['positives']:.0%}" for line in summary["sites"])]]
-        rows += [[c["name"], kinds.get(c["kind"], c["kind"]), *told.values()] for c, told in listed]
+        rows += [[c["name"], kinds.get(c["kind"], c["kind"]), *texts.values()] for c, texts in listed]
         return ReportTable(["Column", "Kind", *sites], rows, texts=2)
     sizes = [line["rows"] for line in summary["sites"]]
-    rows = [["training rows", "", f"{min(sizes):,} to {max(sizes):,} a site"]]
-    for column, told in listed:
-        found = [f"{text} at {n}" for text, n in Counter(told.values()).most_common()]
-        rows.append([column["name"], kinds.get(column["kind"], column["kind"]), "; ".join(found)])
-    return ReportTable(["Column", "Kind", f"Reported, at how many of {count_of(len(sites), 'site')}"], rows, texts=2)
+    rows = [["training rows", "", f"{min(sizes):,} to {max(sizes):,} per site"]]
+    for column, texts in listed:
+        counted = [f"{text} at {n}" for text, n in Counter(texts.values()).most_common()]
+        rows.append([column["name"], kinds.get(column["kind"], column["kind"]), "; ".join(counted)])
+    return ReportTable(["Column", "Kind", f"Reported by how many of {count_of(len(sites), 'site')}"], rows, texts=2)
 
 
-def _told(column: dict[str, Any], site: str) -> str:
+def _disclosed(column: dict[str, Any], site: str) -> str:
     """Return what a site disclosed about a column."""
     if site not in column["sites"]:
         return "absent"
@@ -179,7 +175,7 @@ def _told(column: dict[str, Any], site: str) -> str:
 
 
 def weight_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return whose trees count, and how much."""
+    """Return the weights of each site's trees."""
     if not summary["weights"]:
         return None
     cluster = {site: list(members) for members in summary["clusters"].values() for site in members}
@@ -192,26 +188,26 @@ def weight_table(summary: dict[str, Any]) -> ReportTable | None:
         counts = [f"{one['trees']:,}", f"{one['used']:,}"]
         numbers = [*counts, _number(one["median"], 2), between, f"{one['share']:.1%}"]
         rows.append([one["site"], by, *numbers])
-    heads = ["Trees of", "Scored by", "Trees", "Used", "Median weight", "From to", "Share of votes"]
+    heads = ["Trees of", "Scored by", "Trees", "Used", "Median weight", "Range", "Share of votes"]
     return ReportTable(heads, rows, texts=2)
 
 
 def choice_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return what each site uses, and by which metrics it chose that."""
+    """Return which model each site uses, and why."""
     lines = [[*line] for line in summary["choices"].items()]
     return ReportTable(["Site", "Uses"], lines, texts=2, note=summary["shared_forest"]) if lines else None
 
 
 def subgroup_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return how the models do for subgroups of test rows, where the study asked for them."""
-    metric, found = summary["metric"], dict[tuple[str, str], dict[str, dict[str, Any]]]()
+    """Return the metrics of models for subgroups of test rows, if the study asked for them."""
+    metric, groups = summary["metric"], dict[tuple[str, str], dict[str, dict[str, Any]]]()
     for one in sorted(summary["subgroups"], key=lambda one: (one["site"] != "all", one["group"])):
-        found.setdefault((one["group"], one["site"]), {})[one["model"]] = one
-    if not found or metric is None:
+        groups.setdefault((one["group"], one["site"]), {})[one["model"]] = one
+    if not groups or metric is None:
         return None
-    models = [model for model in summary["models"] if any(model in by_model for by_model in found.values())]
+    models = [model for model in summary["models"] if any(model in by_model for by_model in groups.values())]
     rows = []
-    for (group, site), by_model in found.items():
+    for (group, site), by_model in groups.items():
         values = [by_model.get(model, {"metrics": {}})["metrics"].get(metric["key"]) for model in models]
         one = next(iter(by_model.values()))
         shown = [_number(value, metric["digits"]) for value in values]
@@ -222,14 +218,14 @@ def subgroup_table(summary: dict[str, Any]) -> ReportTable | None:
 
 
 def predicted(summary: dict[str, Any]) -> str:
-    """Return what predictions are shown by: the mean probability of a class, or the mean number."""
+    """Name the quantity that shows predictions: the mean probability of a class, or the mean number."""
     if summary["positive"] is None:
         return "mean prediction" if summary["classes"] is None else "mean probability"
     return f"mean probability of {summary['label']} = {summary['positive']}"
 
 
 def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, ReportTable]]:
-    """Return the mean predictions with a column set to each of some values: a table for each column."""
+    """Return one table per column: the mean prediction with the column set to each of some values."""
     tables = []
     for one in summary["dependence"]:
         heads = one["means"] if len(one["means"]) > 1 else [predicted(summary).capitalize()]
@@ -241,7 +237,7 @@ def dependence_tables(summary: dict[str, Any]) -> list[tuple[str, ReportTable]]:
 
 
 def distance_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return distances between sites: of all pairs, or from the nearest and the farthest where there are many."""
+    """Return distances between sites: of all pairs, or only to the nearest and farthest if there are many."""
     apart = summary["distances"]
     if not apart:
         return None
@@ -258,7 +254,7 @@ def distance_table(summary: dict[str, Any]) -> ReportTable | None:
 
 
 def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return the model's metrics at each site: AUC with its interval, calibration, and metrics at a threshold."""
+    """Return the leading model's metrics at each site: AUC with its interval, calibration, metrics at a threshold."""
     model = summary["leading"]
     known = [site for site in summary["evaluated"] if model in site["models"]]
     further = [BY_KEY[key] for key in summary["further"] if key not in _LEFT_OUT]
@@ -276,7 +272,7 @@ def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
         values += ["" if low is None or high is None else f"{low:.3f} to {high:.3f}"] * between
         values += [_number(value, digits if BY_KEY[key].in_units else 3) for key, value in one["numbers"].items()]
         more = one["more"]
-        if site["overall"] and not all(decides):  # these would be of some sites only
+        if site["overall"] and not all(decides):  # these would cover only some sites
             more = {key: value for key, value in more.items() if key not in ("sensitivity", "specificity")}
         values += [_number(more.get(m.key), digits if m.in_units else 3) for m in further]
         rows.append([site["title"], f"{one['rows']:,}", *values])
@@ -289,15 +285,15 @@ def threshold_table(summary: dict[str, Any]) -> ReportTable | None:
 
 
 def _decided_by(summary: dict[str, Any], known: list[dict[str, Any]]) -> str:
-    """Return by which threshold rows were decided."""
-    own = summary["threshold"] is None
-    at = "the threshold that each site chose on its training rows" if own else "the study's threshold"
+    """Describe which decision threshold was used."""
+    by_site = summary["threshold"] is None
+    at = "the threshold that each site chose on its training rows" if by_site else "the study's threshold"
     partly = next((f"; all rows: {site['note']}" for site in known if site["overall"] and site["note"]), "")
     return f"sensitivity and specificity at {at}{partly}"
 
 
 def joining_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return whether joining helps each site: the model it should use, its gain, and the interval of the gain."""
+    """Return whether joining helps each site: the recommended model, its gain, and the interval of the gain."""
     metric, lines = summary["metric"], summary["sites"]
     if metric is None or summary["noisy"] or not any(line["use"] for line in lines):
         return None
@@ -313,7 +309,7 @@ def joining_table(summary: dict[str, Any]) -> ReportTable | None:
 
 
 def noisy_table(summary: dict[str, Any]) -> ReportTable | None:
-    """Return metrics over all sites that were evaluated with noise, with their intervals."""
+    """Return metrics over all sites with noise, and their intervals."""
     noisy = summary["noisy"]
     if noisy is None:
         return None
@@ -323,7 +319,7 @@ def noisy_table(summary: dict[str, Any]) -> ReportTable | None:
     ):
         between = "" if low is None else f"{low:.{digits}f} to {high:.{digits}f}"
         rows.append([title, meaning, format_metric(value, digits), between])
-    note = f"on the test rows of all sites, some {noisy['rows']:,}, with noise for epsilon {noisy['epsilon']:g}"
+    note = f"on the test rows of all sites (about {noisy['rows']:,}), with noise for epsilon {noisy['epsilon']:g}"
     note += positive_note(summary)
     return ReportTable(["Metric", "Meaning", "Value", "95% CI"], rows, texts=2, note=note)
 

@@ -1,6 +1,6 @@
 """Summarises a run as plain data: everything that tables and pages show, computed once.
 
-Sentences and tables are made from the same rounded metrics, so that they never contradict each other.
+Sentences and tables use the same rounded metrics, so that they never contradict each other.
 """
 
 import math
@@ -12,7 +12,7 @@ import msgspec
 
 from silvan.algorithms.evaluation.evaluation import ADVICE, MEAN_OF_SITES, certainty
 from silvan.errors import FormatError, SilvanError
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.metrics import METRICS, Metric, main_metrics
 from silvan.report.model_card import SEEN, cautions, importance_note, model_card
 from silvan.report.sentences import sentences
@@ -40,22 +40,22 @@ _TAKEN = (
     *("agreement_rounds", "warnings", "versions", "seconds", "columns", "weights", "choices", "shared_forest"),
     *("at_sites", "threshold", "clusters", "dependence"),
 )
-"""Fields of the record that a summary holds unchanged."""
+"""Fields that the summary copies from the record."""
 
 _OF_SUBGROUP = ("group", "site", "model", "rows", "metrics", "note")
 
 _FURTHER = [metric for metric in METRICS if metric.title and not metric.main]
-"""The metrics that are shown beside the main ones."""
+"""The metrics shown in addition to the main ones."""
 
 _LARGEST = 1e100
 
 _SEEN = {
-    "ask": "each site's answer",
-    "trusted": "each site's part, and adds them",
+    "ask": "each site's reply",
+    "trusted": "each site's part",
     "ring": "only the sum over the sites",
     "masked": "only the sum over the sites",
 }
-"""What the coordinator sees of a reply: to ``ask``, or to ``total`` by how sums are formed."""
+"""What the coordinator sees of replies to ``ask``, and to ``total`` by the way in which sums are formed."""
 
 
 def summarise_run(folder: str | Path) -> dict[str, Any]:
@@ -65,11 +65,11 @@ def summarise_run(folder: str | Path) -> dict[str, Any]:
     try:
         return summarise(record, read_beside(run, record))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FormatError(f"{run.file(RUN)}: what it holds does not fit together; run `silvan fit` again") from error
+        raise FormatError(f"{run.file(RUN)}: its content is inconsistent; run `silvan fit` again") from error
 
 
 def summarise(record: Record, beside: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the summary of a run; ``beside`` is what other files of its folder add."""
+    """Return the summary of a run; ``beside`` is what other files in its folder add."""
     models = list(dict.fromkeys(row.model for row in record.evaluation))
     metric = _leading(record)
     sites = [_site(record, site, metric, models) for site in [s.name for s in record.sites]]
@@ -134,13 +134,13 @@ def summary_json(summary: dict[str, Any]) -> str:
 
 
 def _alike(record: Record) -> str:
-    """Return the sentence for tables without known differences."""
+    """Return the sentence shown if the tables have no known differences."""
     if record.by == "columns":
         return "All tables have the same rows."
     if len(record.sites) == 1:
         return "There is one table."
     if record.kinds and not any(kind.name == "Describe" for kind in record.kinds):
-        return "Not known: the study says what the columns mean, and sites were not asked to describe theirs."
+        return "Not known: the study defines the columns, so sites were not asked to describe theirs."
     return "All tables have the same columns, kinds and classes."
 
 
@@ -156,7 +156,7 @@ def _leading(record: Record) -> dict[str, Any] | None:
 
 
 def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any]:
-    """Return one line of the comparison: metrics, gains against the site alone, and the verdict on them."""
+    """Return one line of the comparison: metrics, gains over the local model, and the verdict on them."""
     note = next((site for site in record.sites if site.name == name), None)
     by_model = {row.model: row for row in record.evaluation if row.site == name}
     line: dict[str, Any] = {
@@ -172,25 +172,26 @@ def _site(record: Record, name: str, metric: dict[str, Any] | None, models: list
     if note is None and len(record.among) > len(record.sites):  # rows of other sites are not known here
         line |= {"rows": None, "test_rows": max((row.rows for row in by_model.values()), default=0), "positives": None}
     if metric is not None:
-        found = {model: by_model[model].metrics.get(metric["key"]) for model in models if model in by_model}
-        line["metrics"] = {model: found.get(model) for model in models}
+        line["metrics"] = {
+            model: by_model[model].metrics.get(metric["key"]) if model in by_model else None for model in models
+        }
     return _compared(line, metric, by_model)
 
 
 def _title(record: Record, site: str) -> str:
-    """Return what tables call a site, or all of them."""
+    """Return the name of a site in tables, or the name for all of them."""
     if site != OVERALL:
         return site
     return "site mean" if record.on_splits else "all rows"
 
 
 def _rows(record: Record, of_sites: list[int]) -> int:
-    """Count the rows of all sites; parties have the same ones."""
+    """Count the rows of all sites; parties share the same rows."""
     return max(of_sites, default=0) if record.by == "columns" else sum(of_sites)
 
 
 def _noisy(record: Record, metric: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the privacy cost of noisy metrics besides training, and the main metric's range; None if exact."""
+    """Return the noisy metrics with their intervals and their privacy cost; None if metrics are exact."""
     row = next((row for row in record.evaluation if row.epsilon is not None), None)
     if row is None or metric is None:
         return None
@@ -201,10 +202,10 @@ def _noisy(record: Record, metric: dict[str, Any] | None) -> dict[str, Any] | No
 
 
 def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: list[str]) -> dict[str, Any] | None:
-    """Average the sites' own metrics by test rows, for metrics that rank rows.
+    """Average the sites' metrics, weighted by test rows, for metrics that rank rows.
 
-    A ranking over all rows at once favours sites' own forests where classes are spread unevenly: that a row is of a
-    site with many positives is itself information, and only they have it.
+    One ranking of all rows favours local forests where the class balance differs between sites: belonging to a site
+    with many positives is itself information, and only local forests have it.
     """
     known = [s for s in sites if s["metrics"] and all(s["metrics"].get(m) is not None for m in models)]
     if metric is None or not metric["ranks"] or len(known) < 2:
@@ -222,7 +223,7 @@ def _mean(sites: list[dict[str, Any]], metric: dict[str, Any] | None, models: li
 def _interval_of_mean(
     gain: float | None, model: str, sites: list[dict[str, Any]], digits: int
 ) -> tuple[float | None, float | None]:
-    """Return the interval of a mean of sites' gains, by their test rows, which differ; None unless all have one."""
+    """Return the interval of the sites' mean gain, weighted by test rows; None unless every site has an interval."""
     total = sum(site["test_rows"] for site in sites)
     ends = [site["intervals"].get(model, (None, None)) for site in sites]
     if gain is None or any(low is None or high is None for low, high in ends):
@@ -233,9 +234,9 @@ def _interval_of_mean(
 
 
 def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[str, MetricsRow]) -> dict[str, Any]:
-    """Round a line's metrics, add the gains against the site alone, and how sure each of them is.
+    """Round a line's metrics, and add the gains over the local model with their certainty.
 
-    ``rows`` are the models' metrics at the site, by model: with intervals, and a mark at the one that it should use.
+    ``rows`` are the models' metrics at the site, by model, with their intervals.
     """
     line |= {"exact": dict(line["metrics"]), "gains": {}, "intervals": {}, "sure": {}, "verdict": "unknown"}
     line |= {"use": "", "low": None, "high": None, "certainty": "unknown"}
@@ -258,7 +259,7 @@ def _compared(line: dict[str, Any], metric: dict[str, Any] | None, rows: dict[st
     line["verdict"] = "unknown" if gain is None else "gained" if gain > 0 else "lost" if gain < 0 else "level"
     line["low"], line["high"] = line["intervals"].get("federated", (None, None))
     joined = rows.get("federated")
-    if joined is not None and joined.site != OVERALL and "local" in rounded:  # otherwise nothing was compared
+    if joined is not None and joined.site != OVERALL and "local" in rounded:  # otherwise there is nothing to recommend
         line["use"] = ADVICE[line["sure"].get("federated", "unknown")]
         line["use"] += f" ({joined.same_as})" if line["use"] == joined.model and joined.same_as else ""
     if (line["use"] or line["low"] is not None) and "local" in rounded:
@@ -289,8 +290,8 @@ def _all_metrics(record: Record, digits: int) -> dict[str, Any]:
 
 
 def _traffic(record: Record) -> dict[str, Any]:
-    """Return bytes by site and by kind of message, with a description of each kind; the largest kinds first."""
-    known = {kind.name: kind for kind in record.kinds}
+    """Return bytes by site and by kind of message, with a description of each kind, largest first."""
+    described = {kind.name: kind for kind in record.kinds}
     sent, received = Counter[str](), Counter[str]()
     sites: dict[str, dict[str, Any]] = {site.name: {"sent": 0, "received": 0, "by_kind": {}} for site in record.sites}
     for t in record.traffic:
@@ -301,7 +302,7 @@ def _traffic(record: Record) -> dict[str, Any]:
         site["by_kind"][t.kind] = t.sent
     kinds = []
     for name in sorted(sent, key=lambda name: -sent[name]):
-        kind = known.get(name, Kind(name, "", "", ""))
+        kind = described.get(name, Kind(name, "", "", ""))
         seen = _SEEN.get(record.sums if kind.verb == "total" else kind.verb, "not known")
         bytes_ = {"sent": sent[name], "received": received[name]}
         kinds.append({**msgspec.structs.asdict(kind), "seen": seen, **bytes_})
@@ -309,7 +310,7 @@ def _traffic(record: Record) -> dict[str, Any]:
 
 
 def _settings(study: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings of the study, sections as dotted keys."""
+    """Return the settings of the study, with sections as dotted keys."""
     listed = [(key, value) for key, value in study.items() if not isinstance(value, dict) and value not in (None, [])]
     for key, section in study.items():
         if isinstance(section, dict):
@@ -325,24 +326,27 @@ def _hashes(record: Record) -> list[tuple[str, str]]:
     return [*hashes, ("study and tables", record.fingerprint)]
 
 
-# -- how models do at each site, beyond one metric: intervals, calibration, thresholds, and groups for curves
+# -- details of models at each site: intervals, calibration, thresholds, and groups for curves
 
 
 def _evaluated_at_sites(record: Record, models: list[str]) -> list[dict[str, Any]]:
-    """Return the models' curves for all rows together, then for each site."""
+    """Return the models' details for all rows together, then for each site."""
     counts = {(c.site, c.model): c for c in record.counts}
     rows, listed = {(row.site, row.model): row for row in record.evaluation}, []
     for site in [OVERALL, *(site.name for site in record.sites)]:
-        known = [model for model in models if (site, model) in rows]
-        if known:
-            found = {m: _one(rows[site, m], counts.get((site, m), Counts(site, m)), record) for m in known}
-            note = next((rows[site, m].note for m in known if rows[site, m].note), "")
-            listed.append({"title": _title(record, site), "overall": site == OVERALL, "models": found, "note": note})
+        by_model = {
+            m: _details(rows[site, m], counts.get((site, m), Counts(site, m)), record)
+            for m in models
+            if (site, m) in rows
+        }
+        if by_model:
+            note = next((rows[site, m].note for m in by_model if rows[site, m].note), "")
+            listed.append({"title": _title(record, site), "overall": site == OVERALL, "models": by_model, "note": note})
     return listed
 
 
-def _one(row: MetricsRow, counts: Counts, record: Record) -> dict[str, Any]:
-    """Return what is known of one model at one site; groups that cannot be are left out, as files may be damaged."""
+def _details(row: MetricsRow, counts: Counts, record: Record) -> dict[str, Any]:
+    """Return the details of one model at one site, without impossible groups, since files may be damaged."""
     return {
         "rows": row.rows,
         "auc": row.metrics.get("auc"),
@@ -355,7 +359,7 @@ def _one(row: MetricsRow, counts: Counts, record: Record) -> dict[str, Any]:
 
 
 def _groups(groups: list[tuple[float, float, float]], of_number: bool) -> list[tuple[float, float, float]]:
-    """Return groups of rising score, or prediction, that rows can be in."""
+    """Return the possible groups of rows, by rising score or prediction."""
     fine = [g for g in groups if _possible(*g) and g[2] >= 0 and (of_number or g[1] >= 0)]
     return sorted(g for g in fine if of_number or 0.0 <= g[0] <= 1.0)
 
@@ -365,7 +369,7 @@ def _possible(*numbers: float) -> bool:
     return all(abs(number) < _LARGEST for number in numbers)
 
 
-# -- what lies beside run.json: the model, of which a tree is shown, and an audit, if it is of this model
+# -- files beside run.json: the model, of which one tree is shown, and an audit of this model
 
 
 class _Finding(msgspec.Struct, frozen=True):
@@ -390,7 +394,7 @@ class _Audit(msgspec.Struct, frozen=True):
 
 
 def read_beside(run: Run, record: Record) -> dict[str, Any]:
-    """Return what the files beside ``run.json`` add: ``tree``, ``audit``, and ``complaints`` about them."""
+    """Return what other files in the folder add: ``tree``, ``audit``, and ``complaints`` about them."""
     complaints: list[str] = []
     return {"tree": _tree(run, record, complaints), "audit": _audit(run, record, complaints), "complaints": complaints}
 
@@ -408,20 +412,20 @@ def _tree(run: Run, record: Record, complaints: list[str]) -> dict[str, Any] | N
 
 
 def _audit(run: Run, record: Record, complaints: list[str]) -> dict[str, Any] | None:
-    """Return the findings of an audit of one of the run's models; of another model there are none."""
+    """Return the findings of an audit of one of the run's models; None for an audit of another model."""
     path = run.file(AUDIT[0])
     if not path.is_file():
         return None
     audit = try_json(path, _Audit)
     if audit is None:
-        complaints.append(f"{AUDIT[0]} beside this run is damaged, or no audit; it is left out.")
+        complaints.append(f"{AUDIT[0]} in this run folder is damaged, or not an audit; it is ignored.")
         return None
     reports = audit.reports
     hashes = {model.hash for model in record.models}
     other = [report.hash for report in reports if report.hash not in hashes]
     if other:
         complaints.append(
-            f"{AUDIT[0]} beside this run is of another model ({other[0][:12]}) and is left out: "
+            f"{AUDIT[0]} in this run folder is of another model ({other[0][:12]}) and is ignored: "
             "run `silvan audit` again."
         )
     kept = [report for report in reports if report.hash in hashes]

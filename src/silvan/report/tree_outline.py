@@ -1,4 +1,4 @@
-"""One tree of a forest as an outline: under which conditions it answers what, in plain words."""
+"""One tree of a forest as an outline in plain words: its conditions and its predictions."""
 
 from datetime import date, timedelta
 from typing import Any
@@ -11,14 +11,14 @@ from silvan.forest.forest import Forest
 from silvan.util.readable import format_number
 
 MOST_LEVELS = 3
-"""Splits from the root down that are shown."""
+"""Number of levels of splits shown."""
 
 _MOST_NAMES = 4
-"""Categories that a condition names."""
+"""Most categories that a condition names."""
 
 
 def outline(forest: Forest) -> dict[str, Any] | None:
-    """Return the shallowest informative tree, as lines; None if single leaves are not meaningful."""
+    """Return the shallowest informative tree, as lines; None if single leaves have no meaning of their own."""
     if forest.combine not in ("mean", "vote") or not len(forest):
         return None
     tree = _shallowest(forest)
@@ -34,7 +34,7 @@ def outline(forest: Forest) -> dict[str, Any] | None:
 
 
 def _shallowest(forest: Forest) -> int | None:
-    """Return the tree of the least depth among those that are used and split twice, or at least once."""
+    """Return the least deep tree in use with at least two splits, or else with one."""
     starts = forest.offsets[:-1]
     splits = np.add.reduceat(forest.feature >= 0, starts).astype(np.int64)
     levels = np.maximum.reduceat(forest.depth, starts)
@@ -46,11 +46,11 @@ def _shallowest(forest: Forest) -> int | None:
 
 
 Reach = dict[int, np.ndarray]
-"""By feature that was split on above: which categories reach a node, and in bit 0 whether missing values do."""
+"""For each feature split on above a node: the categories that reach the node, with missing values in bit 0."""
 
 
 def _walk(forest: Forest, node: int, level: int, text: str, reach: Reach, lines: list[dict[str, Any]]) -> None:
-    """Add a node and those below it, depth first."""
+    """Add a node and its descendants, depth first."""
     line: dict[str, Any] = {"level": level, "text": text, "answer": "", "share": None, "cut": 0}
     lines.append(line)
     if forest.feature[node] < 0:
@@ -66,21 +66,21 @@ def _walk(forest: Forest, node: int, level: int, text: str, reach: Reach, lines:
 
 
 def _leaves_below(forest: Forest, node: int) -> np.ndarray:
-    found, level = [], np.array([node])
+    leaves, level = [], np.array([node])
     while len(level):
         inner = forest.feature[level] >= 0
-        found.append(level[~inner])
+        leaves.append(level[~inner])
         level = np.concatenate([forest.left[level[inner]], forest.right[level[inner]]])
-    return np.concatenate(found)
+    return np.concatenate(leaves)
 
 
 def _places(forest: Forest, leaves: np.ndarray) -> np.ndarray:
-    """Return where the values of leaves are, which are stored in the order of nodes."""
+    """Return the positions of leaves' values, which are stored in the order of nodes."""
     return (np.cumsum(forest.feature < 0) - 1)[leaves]
 
 
 def _answer(forest: Forest, value: np.ndarray) -> dict[str, Any]:
-    """Return what a leaf of a value answers, and how likely that is."""
+    """Return the prediction of a leaf value, and its probability."""
     if forest.classes is None:
         return {"answer": format_number(value[0])}
     best = len(value) - 1 if len(value) == 2 else int(value.argmax())
@@ -89,7 +89,7 @@ def _answer(forest: Forest, value: np.ndarray) -> dict[str, Any]:
 
 
 def _conditions(forest: Forest, node: int, here: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """Return the conditions under which rows go left and right, of those that get here, and which these are."""
+    """Return the conditions for going left and right, each with the categories that remain possible."""
     feature: Feature = forest.schema.features[int(forest.feature[node])]
     by_category = is_category_split(forest.schema, forest.feature)
     if by_category[node]:
@@ -115,9 +115,9 @@ def _value(feature: Feature, value: float) -> str:
 
 
 def _categories(feature: Feature, bits: np.ndarray) -> str:
-    """Name the categories of a side; bit 0 is that of missing values."""
+    """Name the categories of a side; bit 0 stands for missing values."""
     names = [*(feature.categories or ()), *(["other"] if feature.other else [])]
     here = [name for i, name in enumerate(names, start=1) if bits[i]]
     shown = here if len(here) <= _MOST_NAMES else [*here[: _MOST_NAMES - 1], f"{len(here) - _MOST_NAMES + 1} more"]
     shown += ["missing"] * bool(bits[0])
-    return f"{feature.name} is {' or '.join(shown)}" if shown else f"{feature.name} is of none that is known"
+    return f"{feature.name} is {' or '.join(shown)}" if shown else f"{feature.name} is an unknown category"

@@ -1,4 +1,4 @@
-"""The steps of a run over columns, where they differ from those over rows."""
+"""Steps of a run over columns, where they differ from those over rows."""
 
 import warnings
 from typing import Any
@@ -13,7 +13,8 @@ from silvan.data.readers.table_file import Table
 from silvan.data.table import open_table
 from silvan.errors import FormatError, InputError
 from silvan.federate.by_columns import federate_columns
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.learners.in_one_place import joined
 from silvan.learners.in_shares import InShares
 from silvan.learners.registry import learners_for
@@ -26,7 +27,7 @@ from silvan.util.readable import format_names
 
 
 def parties(federation: Federation) -> list[SiteRows]:
-    """Return the parties with the number of common rows; if all are in this process, the label may be counted."""
+    """Return the parties with the number of common rows and, if all are in this process, the share of positives."""
     schema, columns, positives = federation.schema, columns_of(federation), None
     if schema.n_classes == 2 and federation.local_sites:
         positives = float(np.mean(joined(federation, columns.common).y == schema.label.positive_code))
@@ -34,7 +35,7 @@ def parties(federation: Federation) -> list[SiteRows]:
 
 
 def read_model(run: Run, record: Record) -> InShares:
-    """Read the model of a run; shares of parties may be missing."""
+    """Read the model of a run; shares may be missing."""
     spec = learners_for("columns").get(record.study.get("learner", {}).get("kind"))
     learner = None if spec is None else spec.load()
     if learner is None or not issubclass(learner, InShares):
@@ -48,7 +49,7 @@ def read_model(run: Run, record: Record) -> InShares:
 
 
 def on_table(study: Study | None, run: Run, record: Record, table: Any) -> list[Row]:
-    """Evaluate on a table of all columns; for a study with unchanged tables, also the parties' local models."""
+    """Evaluate on a table of all columns; with a study whose tables are unchanged, include the parties' own models."""
     model = read_model(run, record)
     if study is not None:
         return model.evaluation(make_federation(study, schema=model.named_columns), table).rows
@@ -58,7 +59,7 @@ def on_table(study: Study | None, run: Run, record: Record, table: Any) -> list[
 
 
 def predict(model: InShares, record: Record, tables: dict[str, Any], progress: Listener, *, fill: bool) -> pl.DataFrame:
-    """Match the rows of the parties' tables by their ID; return IDs with predictions."""
+    """Match rows of the parties' tables by id; return ids with predictions."""
     with progress.step("Matching rows"):
         federation, padded = _federate_new_rows(model, record, tables, fill)
     with progress.step("Predicting"):
@@ -72,10 +73,10 @@ def predict(model: InShares, record: Record, tables: dict[str, Any], progress: L
 def _federate_new_rows(
     model: InShares, record: Record, tables: dict[str, Any], fill: bool
 ) -> tuple[Federation, dict[int, str]]:
-    """Return a federation of new rows, with the columns of the fitted model, and IDs with leading zeros."""
+    """Return a federation of new rows with the model's columns, and the ids with leading zeros."""
     known, settings, frames, padded = model.share_schemas, record.study, {}, dict[int, str]()
     if settings["id"] is None:
-        raise InputError("the parties of this run are other machines: `silvan study predict` asks them")
+        raise InputError("the parties of this run are other machines: use `silvan study predict`")
     for party, table in tables.items():
         opened = open_table(table, model.schema_.label.name, by_schema=True)
         opened.check_clear(model.schema_)
@@ -89,11 +90,11 @@ def _federate_new_rows(
         written = (str(cell).strip() for cell in opened.with_texts(wanted[:1])[wanted[0]].to_list())
         padded = {int(text): text for text in written if text[:1] == "0" and text[1:].isdecimal()} | padded
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # rows that a party lacks are left out, or listed
+        warnings.simplefilter("ignore", UserWarning)  # incomplete rows are left out, or listed
         made = federate_columns(
             frames,
             id=settings["id"],
-            match="keyed" if fill else settings["match"],  # only digests identify rows that some party lacks
+            match="keyed" if fill else settings["match"],  # incomplete rows are found by digests only
             names=settings.get("names", "coded"),
             random_state=settings["random_state"],
             schema=model.named_columns,
@@ -102,7 +103,7 @@ def _federate_new_rows(
 
 
 def _predictions(model: InShares, federation: Federation, fill: bool) -> pl.DataFrame:
-    """Return IDs with the class and each class's probability, or with the number."""
+    """Return ids with the predicted class and class probabilities, or with the number."""
     classes = model.schema_.label.classes
     if classes is None:
         return model.predict_by_id(federation, incomplete=fill)

@@ -1,14 +1,15 @@
-"""Demo studies: tables from the package or from scikit-learn, written as files with a study file."""
+"""Demo studies: tables of the package or of scikit-learn, written as files with a study file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from silvan.datasets import from_sklearn, heart_disease, income
 from silvan.errors import InputError
+from silvan.study.demo_hospitals import STUDY, write_hospitals
 from silvan.util.files import write_whole
 from silvan.util.readable import format_count
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 CLINICS = ("Alder", "Birch", "Cedar", "Elm", "Hazel", "Juniper", "Larch", "Maple", "Oak", "Pine", "Rowan", "Spruce")
 
-MIN_ROWS = 8  # minimum number of rows of each class at every clinic, so that all can train and be evaluated
+MIN_ROWS = 8  # minimum rows per class and clinic, so that all can train and be evaluated
 _MADE = "# Made by `silvan demo`"
 
 _FILE = (
@@ -32,7 +33,7 @@ output = "."
 
 [learner]
 {learner}
-{evaluation}"""
+{evaluation}{more}"""
 )
 
 _IMPORTANCE = """
@@ -45,18 +46,19 @@ importance = true
 class Demo:
     """A demo: its tables by site, its introduction, and its study file."""
 
-    tables: Mapping[str, Any]
+    tables: "Mapping[str, pl.DataFrame] | Callable[[Path], dict[str, str]]"  # or what writes them and says where
     introduction: str
     name: str
     study: str
     learner: str
     section: str = "sites"
     evaluation: str = _IMPORTANCE
+    more: str = ""
 
 
 # -- the studies
 def incomes(n: int | None, repeats: int | None) -> Demo:
-    """Return the study of six kinds of employers with separate rows."""
+    """Return the study of six kinds of employers."""
     return Demo(
         _own_rows(n, income(), "employer"),
         "Who earns more than 50,000 dollars? 2,400 people of six kinds of employers, nine attributes (census of 1994; "
@@ -70,7 +72,7 @@ def incomes(n: int | None, repeats: int | None) -> Demo:
 
 
 def heart(n: int | None, repeats: int | None) -> Demo:
-    """Return the study of four hospitals with separate rows."""
+    """Return the study of four hospitals."""
     return Demo(
         _own_rows(n, heart_disease(), "hospital"),
         "Heart disease at four hospitals: 920 patients, 13 attributes, many of them missing (Janosi, Steinbrunn, "
@@ -83,7 +85,7 @@ def heart(n: int | None, repeats: int | None) -> Demo:
 
 
 def breast_cancer(n: int | None, repeats: int | None) -> Demo:
-    """Return the study of clinics of uneven size and share of malignant tumours."""
+    """Return the study of clinics that differ in size and share of malignant tumours."""
     import polars as pl  # slow to import
 
     frame = from_sklearn("breast_cancer")
@@ -117,7 +119,7 @@ def diabetes(n: int | None, repeats: int | None) -> Demo:
 
 
 def columns(n: int | None, repeats: int | None) -> Demo:
-    """Return the study of two parties with different columns about the same patients."""
+    """Return the study of two parties with different columns of the same patients."""
     import polars as pl  # slow to import
 
     if n is not None or repeats is not None:
@@ -142,12 +144,30 @@ def columns(n: int | None, repeats: int | None) -> Demo:
     )
 
 
+def _hospitals(kind: str, n: int | None, repeats: int | None) -> Demo:
+    """Return the study of hospitals with their own kind of data; the patients are the same for each kind."""
+    names = CLINICS[: n or 3]
+    what = "OMOP databases" if kind == "omop" else "folders of FHIR files"
+    return Demo(
+        lambda folder: write_hospitals(folder, names, kind),
+        f"Stroke after atrial fibrillation at {len(names)} hospitals with {what} of made-up patients. A cohort query "
+        "and covariates, which are part of the study, make the same columns at each hospital. For honest intervals, "
+        f"{_evaluated(repeats or 3)}.",
+        f"Stroke after atrial fibrillation at {len(names)} hospitals",
+        f'label = "stroke_in_two_years"\ntest = 0.2\nrepeats = {repeats or 3}',
+        'kind = "HistogramForest"\nn_estimators = 50\nmax_depth = 8\nmin_samples_leaf = 5',
+        more=STUDY,
+    )
+
+
 DEMOS: dict[str, Callable[[int | None, int | None], Demo]] = {
     "income": incomes,
     "heart": heart,
     "breast-cancer": breast_cancer,
     "diabetes": diabetes,
     "columns": columns,
+    "omop": lambda n, repeats: _hospitals("omop", n, repeats),
+    "fhir": lambda n, repeats: _hospitals("fhir", n, repeats),
 }
 """The studies by name."""
 
@@ -167,21 +187,15 @@ def _own_rows(n: int | None, frame: "pl.DataFrame", site: str) -> dict[str, "pl.
 
 # -- files
 def write_demo(folder: Path, demo: Demo) -> Path:
-    """Write a study's tables and its file, and return its path; raise ``InputError`` if other files are there."""
+    """Write a study's tables and its file, and return its path; never overwrite a file that is not a demo's."""
     file = folder / "study.toml"
     if file.exists() and not file.read_text(encoding="utf-8").startswith(_MADE):
         raise InputError(
             f"{str(file)!r} was not made by a demo and would be overwritten; choose another folder with --output"
         )
     (folder / "sites").mkdir(parents=True, exist_ok=True)
-    lines = []
-    for name, frame in demo.tables.items():
-        path = f"sites/{name.lower()}.csv"
-        write_whole(folder / path, frame.write_csv().encode())
-        lines.append(f'{name} = "{path}"')
-    for stale in (folder / "sites").glob("*.csv"):
-        if stale.stem not in {name.lower() for name in demo.tables}:
-            stale.unlink()
+    places = demo.tables(folder) if callable(demo.tables) else _write_frames(folder, demo.tables)
+    lines = [f'{name} = "{place}"' for name, place in places.items()]
     text = _FILE.format(
         name=demo.name,
         study=demo.study,
@@ -189,13 +203,25 @@ def write_demo(folder: Path, demo: Demo) -> Path:
         tables="\n".join(lines),
         learner=demo.learner,
         evaluation=demo.evaluation,
+        more=demo.more,
     )
     write_whole(file, text.encode())
     return file
 
 
+def _write_frames(folder: Path, frames: "Mapping[str, pl.DataFrame]") -> dict[str, str]:
+    """Write tables as CSV files, remove those of an earlier demo, and return where they are."""
+    places = {name: f"sites/{name.lower()}.csv" for name in frames}
+    for name, frame in frames.items():
+        write_whole(folder / places[name], frame.write_csv().encode())
+    for stale in (folder / "sites").glob("*.csv"):
+        if f"sites/{stale.name}" not in places.values():
+            stale.unlink()
+    return places
+
+
 def split_unevenly(y: np.ndarray, n: int, seed: int = 0) -> list[np.ndarray]:
-    """Return the rows of each clinic: sizes from a Dirichlet draw, shares of each class from another."""
+    """Return the rows of each clinic: sizes and class shares are Dirichlet samples."""
     rng = np.random.default_rng(seed)
     classes = int(y.max()) + 1
     sizes = rng.dirichlet(np.full(n, 2.0))

@@ -1,7 +1,7 @@
-"""Keyed hashes of training rows, so that a model is not evaluated on them by mistake.
+"""Keyed hashes of a model's training rows, so that it is not evaluated on them by mistake.
 
-They are in a separate file with their key, for the owner only: anyone with the file and a whole row can tell whether
-the row was used in training. So the file is never passed on with a run, and a private study has none.
+They are in a separate file with their key, for the owner only: anybody with the file and a complete row can find out
+whether the row was used for training. So the file is never passed on with a run, and private studies have none.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ def keep_learnt_rows(federation: Federation, folder: Path) -> None:
 
 
 def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, int] | None:
-    """Return the number of training rows in a table, and its number of rows; None if unknown."""
+    """Return how many rows of a table are training rows, and its number of rows; None if unknown."""
     path = folder / LEARNT
     if not path.is_file():
         return None
@@ -61,7 +61,7 @@ def count_learnt_rows(folder: Path, schema: Schema, table: Any) -> tuple[int, in
 
 def _hashes(X: Any, y: Any, key: bytes) -> np.ndarray:
     """Return a keyed hash of each row: its cells as the schema reads them, and its label."""
-    cells = np.asarray(X, np.float32) + np.float32(0.0)  # there is a single zero
+    cells = np.asarray(X, np.float32) + np.float32(0.0)  # no negative zero
     cells[np.isnan(cells)] = np.float32("nan")
     label = np.asarray(y, np.float64).reshape(len(cells), 1) + 0.0
     rows = np.concatenate([np.ascontiguousarray(cells).view(np.uint8), label.view(np.uint8)], axis=1)

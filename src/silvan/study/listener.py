@@ -1,4 +1,4 @@
-"""Follows a run: its stage, long steps, and every message sent or received."""
+"""Listeners follow a run: its stage, long steps, and every message sent or received."""
 
 import time
 from collections import deque
@@ -10,11 +10,11 @@ from silvan.federation.outgoing import Event
 from silvan.study.run_folder import Record
 from silvan.util.readable import count_of, format_time
 
-_MEMORY = 40  # the last replies, which give the pace: the first ones include compilation
+_MEMORY = 40  # number of recent replies for estimating the pace: the first ones include compilation
 
 
 class TimedStep:
-    """One step that takes a while."""
+    """A step that may take a while."""
 
     def __init__(self, text: str, expected: float | None = None) -> None:
         self.text, self.expected = text, expected
@@ -25,7 +25,7 @@ class TimedStep:
     def follow(self, federation: Federation, rounds: int | None, apart: bool = False) -> None:
         """Count a federation's replies; ``rounds`` is the maximum number of rounds, if known.
 
-        Rounds that are counted apart do not show in an event's number; each has its own kind of message.
+        Rounds that are counted ``apart`` have no number of their own, but a separate kind of message.
         """
         before, waves = federation.rounds, dict[tuple[str, int], set[str]]()
 
@@ -47,13 +47,13 @@ class TimedStep:
         federation.watch(on)
 
     def advance(self, done: int, total: int) -> None:
-        """Record the amount done."""
+        """Record the progress."""
         self._marks.append((done, time.monotonic()))
         self.done, self.total = min(done, total) if total else done, total
 
     @property
     def left(self) -> float | None:
-        """The estimated seconds left; None if there is no estimate yet."""
+        """The estimated seconds left; None if unknown."""
         if self.expected is not None:
             left = self.expected - (time.monotonic() - self.start)
             return left if left > 0.5 else None
@@ -69,24 +69,24 @@ class TimedStep:
 
 
 class Listener:
-    """Follows a run. This class shows nothing; subclasses show what they like.
+    """Follows a run. This base class shows nothing.
 
-    Stages are "agreeing on columns", "training", "evaluating", with repeats "evaluating, split 1 of 30" and so on.
+    Stages are "agreeing on columns", "training", "evaluating" or, with repeats, "evaluating, split 1 of 30" and so on.
     """
 
     def stage(self, name: str, rounds: int = 0) -> None:
-        """Record that a stage begins; it ends with the round ``rounds`` at the latest, if that is known."""
+        """Handle the start of a stage, which ends with round ``rounds`` at the latest, if that is known."""
 
     def on(self, event: Event) -> None:
-        """Record an event of the federation."""
+        """Handle an event of the federation."""
 
     @contextmanager
     def step(self, text: str, expected: float | None = None) -> Iterator[TimedStep]:
-        """Follow a long step, the body of the ``with`` statement; ``expected`` is in seconds."""
+        """Follow a step, the body of the ``with`` statement; ``expected`` is its duration in seconds."""
         yield TimedStep(text, expected)
 
     def agreed(self, record: Record) -> None:
-        """Record that the sites have agreed: the record has the schema and the sites."""
+        """Handle the agreement: the record has the schema and the sites."""
 
     def trained(self, record: Record) -> None:
-        """Record that the model has been written."""
+        """Handle the end of training: the model is written."""

@@ -1,7 +1,7 @@
 """Parses study files: for ``silvan fit``, and for studies between machines, whose sites name their own tables.
 
-Everything is checked before any work starts, and one error lists all that is wrong, each with its line. What a key may
-be is declared in ``study.py``; here are the sections that are written otherwise, and rules about several keys.
+Everything is checked before any work starts, and one error lists all problems with their lines. ``study.py`` declares
+the keys; this file has the sections with another syntax, and rules that involve several keys.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,58 +14,81 @@ import msgspec
 
 from silvan.data.column_types import check_apart, check_kinds
 from silvan.data.date_split import NEEDS_DATE
+from silvan.data.hospital.cohort_rows import hospital_rows, is_hospital
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
 from silvan.data.schema import Feature, Label, Schema
 from silvan.errors import InputError
 from silvan.federate.options import EXCLUDES_LABEL, NEEDS_TRUSTED_SUMS, task_of
-from silvan.federation.federation import OVERALL
 from silvan.federation.handlers import HANDLERS
+from silvan.federation.members import OVERALL
 from silvan.learners.parameters import Parameters
 from silvan.learners.registry import LEARNERS, learners_for
 from silvan.privacy.policy import Policy
-from silvan.study.study import EvaluationSettings, Predict, Sources, Study
+from silvan.study.cohort_sections import (
+    check_cohort,
+    contradictions_of_cohort,
+    read_cohort,
+    read_concepts,
+    read_covariates,
+    with_cohort,
+)
+from silvan.study.sections import EvaluationSettings, Predict
+from silvan.study.study import Sources, Study
 from silvan.study.toml_lines import BEFORE, Key, Problems, convert_entries, key_lines, parse_toml
 from silvan.util.declared import extras, typed_keys
 
 _NO_NOISE = "describe is for learners without epsilon: no noise protects the numbers of Table 1"
 
-SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy", "predict")
+SECTIONS = (
+    "sites",
+    "parties",
+    "reading",
+    "kinds",
+    "schema",
+    "cohort",
+    "concepts",
+    "covariates",
+    "learner",
+    "evaluation",
+    "policy",
+    "predict",
+)
 """Keys that are tables."""
 
 
 def parse_study(text: str, data: dict[str, Any], path: Path) -> Study:
-    """Return the study in a file for ``silvan fit``; raise one error that lists all mistakes."""
+    """Parse a file for ``silvan fit``; raise one error that lists all problems."""
     return _study({"name": path.stem, **data}, text, path, machines=False, check=True)
 
 
 def parse_remote_study(text: str, path: Path = Path("study.toml"), *, check: bool = False) -> Study:
-    """Parse the text of a study between machines; raise one error that lists all mistakes.
+    """Parse the text of a study between machines; raise one error that lists all problems.
 
-    With ``check`` the learner is imported and checks its parameters together, which only the coordinator needs.
+    With ``check`` the learner is imported and checks its parameters, which only the coordinator needs.
     """
     return _study(parse_toml(text, path), text, path, machines=True, check=check)
 
 
 def predicting(study: Study, model: str, number: int) -> Study:
-    """Return the study that predicts new rows with the model of another one, for the n-th time."""
+    """Return the study that predicts new rows with the model of another study, for the n-th time."""
     lines = f'[predict]\nstudy = "{study.digest}"\nmodel = "{model}"\nnumber = {number}\n'
     return parse_remote_study(f"{study.text.rstrip()}\n\n{lines}", study.path)
 
 
 def describing(study: Study) -> Study:
-    """Return the study that only describes all rows of another one; raise ``InputError`` if that is impossible."""
+    """Return the study that only describes the rows of another study; raise ``InputError`` if it cannot."""
     if study.by_columns:
         raise InputError("describe is for studies over rows, and here parties hold columns of the same rows")
     if study.private:
-        raise InputError(f"{_NO_NOISE}; leave epsilon out to describe rows that may be described")
+        raise InputError(f"{_NO_NOISE}; leave epsilon out if the rows may be described")
     return msgspec.structs.replace(study, describe="only", test=0.0, split=None, repeats=None)
 
 
 @cache
 def _places() -> dict[str, str]:
-    """Return the right place of each misplaced key."""
+    """Return where each key belongs, for hints about misplaced keys."""
     learner = {key: "in [learner]" for spec in LEARNERS.values() for key in ("kind", *typed_keys(spec.parameters))}
     evaluation = dict.fromkeys(typed_keys(EvaluationSettings), "in [evaluation]")
     return {**learner, **evaluation, **{key: BEFORE for key in typed_keys(Study) if key not in SECTIONS}}
@@ -93,16 +116,24 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
         "policy": lambda values: Policy(**check_policy(values, problems)),
         "reading": lambda values: check_reading(path, values, ("reading",), problems).options,
         "kinds": lambda values: _check_kinds(values, columns, problems),
+        "cohort": lambda values: read_cohort(values, problems),
+        "concepts": lambda values: read_concepts(values, problems),
+        "covariates": lambda values: read_covariates(values, problems),
         "schema": lambda values: _check_schema(values, found, problems),
         "predict": lambda values: _check_predict(values, problems),
     }
     found |= {
         name: section(data.get(name, {})) for name, section in sections.items() if name in data or name == "learner"
     }
-    study = Study(**found, path=path, text=text, lines=problems.lines)
-    for key, others, why in _contradictions(study, machines):
+    study = with_cohort(Study(**found, path=path, text=text, lines=problems.lines))
+    for key, others, why in [*contradictions_of_cohort(study), *_contradictions(study, machines)]:
         if not problems.wrong & {key, *others}:
             problems.add(key, why)
+    if check and study.cohort is not None and not problems.found:
+        try:
+            check_cohort(study)
+        except InputError as error:
+            problems.add(("cohort", "query"), str(error))
     if check and not any(key[0] == "learner" for key in problems.wrong):
         try:
             check_parameters(study)
@@ -113,7 +144,7 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
 
 
 def _allowed(data: dict[str, Any], machines: bool, columns: bool, problems: Problems) -> dict[str, Any]:
-    """Return the keys allowed in this kind of study; report other keys, known or not, as problems."""
+    """Return the keys allowed in this kind of study; report all others as problems."""
     known, found = typed_keys(Study), {}
     for key, value in data.items():
         more = extras(known.get(key))
@@ -129,12 +160,12 @@ def _allowed(data: dict[str, Any], machines: bool, columns: bool, problems: Prob
 
 
 def check_parameters(study: Study) -> None:
-    """Raise ``InputError`` for incompatible parameters of the learner; the learner is imported."""
+    """Raise ``InputError`` for conflicting parameters; this imports the learner."""
     study.spec.load()(**study.parameters).check()
 
 
 def _of_splits(study: Study) -> Iterator[tuple[Key, tuple[Key, ...], str]]:
-    """Yield settings that conflict with evaluation on splits."""
+    """Yield conflicts with evaluation on splits."""
     key: Key = ("split",) if study.split == "sites" else ("repeats",)
     word = f"{key[0]} = 'sites'" if study.split == "sites" else "repeats"
     if study.memory is not None:
@@ -223,7 +254,7 @@ def _contradictions(study: Study, machines: bool) -> Iterator[tuple[Key, tuple[K
 def _check_learner(
     values: Any, columns: bool, problems: Problems, study: dict[str, Any], *, machines: bool
 ) -> Parameters:
-    """Check that a learner for rows or columns is named, and its parameters one by one."""
+    """Check the name of the learner, for rows or columns, and each of its parameters."""
     known = learners_for("columns" if columns else "rows")
     default = next(iter(known))
     if not isinstance(values, dict):
@@ -336,7 +367,7 @@ def _check_predict(values: Any, problems: Problems) -> Predict | None:
 
 # -- tables of sites and parties: files, databases and partitions
 READING = tuple(field.name for field in fields(Table) if field.name != "path")
-"""What may be said of how a table's file is written."""
+"""The options for the format of a table's file."""
 
 
 def check_tables(data: dict[str, Any], folder: Path, problems: Problems) -> Sources:
@@ -376,6 +407,12 @@ def _table(
 ) -> Sources:
     who = f"{'party' if key[0] == 'parties' else 'site'} {name!r}: " if name else ""
     place: Any = given.get("table")
+    if is_hospital(place) and given.keys() == {"table"}:
+        try:
+            return {name: hospital_rows(place).beside(folder)}
+        except InputError as error:
+            problems.add(key, f"{who}{error}")
+            return {}
     is_database = "query" in given or (isinstance(place, str) and "://" in place)
     in_partitions = "cluster" in given and key[0] == "sites"
     known = ["table", "query"] if is_database else ["table", "cluster"] if in_partitions else ["table", *READING]
@@ -408,20 +445,20 @@ def _table(
     own = {word: text for word, text in {**reading, **given}.items() if word in READING}
     if not own:
         return {name: path}
-    # the content of [reading] was checked there
+    # [reading] was checked already
     noted = problems if given.keys() & set(READING) else Problems(problems.path, {})
     return {name: check_reading(path, own, key, noted, who)}
 
 
 def _partitions(files: str, cluster: Any, folder: Path) -> Partitions:
-    """Return a table in partitions; raise ``InputError`` if its files are missing, or the cluster has no address."""
+    """Return a table in partitions; raise ``InputError`` if its files are missing or the cluster has no address."""
     found = Partitions(files, cluster).beside(folder)
     found.paths()
     return found
 
 
 def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: str = "") -> Table:
-    """Return a table with its reading options; impossible options are problems."""
+    """Return a table with its format options; report invalid options as problems."""
     if not isinstance(options, dict):
         problems.add(key, f"reading must be a section: [reading], with {', '.join(READING[:-1])} or {READING[-1]}")
         return Table(path)
@@ -429,7 +466,7 @@ def check_reading(path: Path, options: Any, key: Key, problems: Problems, who: s
         if word not in READING:
             problems.unknown((*key, word), READING)
     known = {word: value for word, value in options.items() if word in READING}
-    for given in [*({word: value} for word, value in known.items()), known]:  # one by one, and then together
+    for given in [*({word: value} for word, value in known.items()), known]:  # one by one, then together
         try:
             table = Table(path, **given)
         except InputError as error:

@@ -1,6 +1,6 @@
 """Shows the progress of steps that take over two seconds, with an estimate of the remaining time.
 
-In a terminal it is a bar that disappears when the step is done, elsewhere a line every ten seconds.
+A terminal shows a bar that disappears when the step is done; other outputs show a line every ten seconds.
 """
 
 import threading
@@ -29,7 +29,7 @@ class _Detail(ProgressColumn):
 
 
 class _Bar(BarColumn):
-    """A bar that moves to and fro while the total is not known."""
+    """A bar that moves back and forth while the total is unknown."""
 
     def render(self, task: Task) -> Any:
         step: TimedStep = task.fields["step"]
@@ -48,7 +48,7 @@ class ProgressBars(Listener):
 
     @contextmanager
     def step(self, text: str, expected: float | None = None) -> Iterator[TimedStep]:
-        """Run one step, the body of the ``with`` statement; show its progress if it takes long."""
+        """Follow a step, the body of the ``with`` statement, and show its progress if it takes long."""
         step, done = TimedStep(text, expected), threading.Event()
         thread = threading.Thread(target=self._show, args=(step, done), daemon=True, name="silvan-progress")
         thread.start()

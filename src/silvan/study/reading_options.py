@@ -1,4 +1,4 @@
-"""Reading options of a file to evaluate or predict: those of the study, and those of the command."""
+"""Format options of a file to evaluate or predict: those of the study, and those of the command."""
 
 import json
 import tomllib
@@ -18,16 +18,16 @@ _TAB = {"tab": "\t", "\\t": "\t"}
 
 
 class ReadAs(NamedTuple):
-    """The source of a table, and a note for people about the study's reading options; empty if there are none."""
+    """The source of a table, and a note on the study's format options; empty if there are none."""
 
     source: Any
     note: str = ""
 
 
 def parse_reading(words: Sequence[str]) -> dict[str, Any]:
-    """Return reading options of a file, each given as KEY=VALUE or as a line of TOML; raise for wrong ones.
+    """Parse format options, each given as KEY=VALUE or as a line of TOML; raise ``InputError`` for invalid ones.
 
-    An option without a value becomes None and is detected.
+    An option without a value is None: its value will be inferred.
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -49,9 +49,9 @@ def parse_reading(words: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_readings(words: Sequence[str], tables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the reading options of each party's table: ``PARTY:KEY=VALUE`` sets one, ``KEY=VALUE`` all.
+    """Parse format options of the parties' tables: ``PARTY:KEY=VALUE`` for one party, ``KEY=VALUE`` for all.
 
-    A renaming for all applies to the tables with that column.
+    A new column name for all parties applies to the tables that have the column.
     """
     own: dict[str, list[str]] = {party: [] for party in tables}
     common = []
@@ -78,7 +78,7 @@ def parse_readings(words: Sequence[str], tables: Mapping[str, str]) -> dict[str,
 
 
 def _parsed(word: str) -> dict[str, Any]:
-    """Return the value of an option: a line of TOML, or KEY=VALUE with the literal text."""
+    """Return the value of an option: a line of TOML, or KEY=VALUE with literal text."""
     key, sign, text = word.partition("=")
     key, text = key.strip(), text.strip() or text
     if not sign or not key:
@@ -122,15 +122,15 @@ def reading_lines(options: Mapping[str, Any]) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """Return a text, or a list of texts and numbers, as TOML, which looks like JSON here."""
+    """Return a text, or a list of texts and numbers, as TOML, which looks the same in JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def as_written(path: str | Path, study: Mapping[str, Any], asked: Mapping[str, Any]) -> ReadAs:
-    """Return the source of a table, given the settings of a run's study and of a command.
+    """Return the source of a table, from the settings of a run's study and the options of a command.
 
-    The command's options take precedence. Of the study's options only those apply that suit this kind of file, and
-    renamings of its columns: a table without the label may be predicted.
+    The command's options take precedence. Of the study's options only those apply that fit the type of file, and new
+    names for columns that it has: a table to predict may lack the label.
     """
     kept, place = study.get("reading"), str(path)
     if is_url(place):
@@ -148,7 +148,7 @@ def as_written(path: str | Path, study: Mapping[str, Any], asked: Mapping[str, A
 
 
 def _own(path: str, kept: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the study's options that apply to a file: those for its kind, unless the command sets others."""
+    """Return the study's options that apply to a file and that the command does not override."""
     over = {key for key, value in asked.items() if key != "rename" or value is None}
     said = _table(path, {key: kept.get(key) for key in READING}, "[reading] of the run's study").options
     own = {key: value for key, value in said.items() if key not in over}
@@ -174,13 +174,13 @@ def _header(path: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def _renamed(names: Sequence[str], kept: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the study's renamings of the columns in a file, unless the command sets others."""
+    """Return the study's new names for columns of a file that the command does not rename."""
     taken = {*asked, *(old for old, new in kept.items() if new in asked.values())}
     return {old: new for old, new in kept.items() if old in names and old not in taken}
 
 
 def _told(value: Any) -> str:
-    """Write a value of an option for people."""
+    """Return the value of an option in words."""
     if isinstance(value, Mapping):
         pairs = [(f"{old!r}", f"to {new!r}" if isinstance(new, str) else _told(new)) for old, new in value.items()]
         return " and ".join(map(" ".join, pairs))

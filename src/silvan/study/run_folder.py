@@ -1,7 +1,7 @@
 """Reads and writes run folders: the model, the metrics, and ``run.json`` with everything else.
 
-The keys of ``run.json`` are the fields below, described in docs/cli.md. The file is written whole after every step,
-so that what was computed is kept whatever happens next.
+The keys of ``run.json`` are the fields below, described in docs/cli.md. The whole file is written after every step, so
+that results survive a later failure.
 """
 
 from pathlib import Path
@@ -29,14 +29,14 @@ RUN, MODEL, EVALUATION, REPORT, JOURNAL = (
     "journal.sqlite",
 )
 
-ROSTER = "roster.json"  # the public keys of a study's sites, which verify its statements
-AUDIT = ("audit.json", "audit.html")  # the output of an audit of the run's model
-LEARNT = "learnt_rows.private"  # hashes of training rows, which stay with their owner
+ROSTER = "roster.json"  # the public keys that verify the sites' statements
+AUDIT = ("audit.json", "audit.html")  # results of an audit of the run's model
+LEARNT = "learnt_rows.private"  # hashes of the training rows, which stay with their owner
 SHARES = "model"  # the folder of a model in shares
 
 
 def split_journal(number: int) -> str:
-    """Return the name of a split's journal."""
+    """Return the file name of a split's journal."""
     return f"{JOURNAL}.split-{number}"
 
 
@@ -53,7 +53,7 @@ class SiteRows(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """How the sites' tables differ in a column, and how that was handled."""
+    """A difference between the sites' tables in a column, and how it was handled."""
 
     column: str
     what: str
@@ -70,7 +70,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of message: a description of the request and of the reply, and the verb, which decides who sees it."""
+    """A kind of message: descriptions of request and reply, and the verb, which decides who sees the reply."""
 
     name: str
     asks: str
@@ -79,7 +79,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model file; ``site`` is the site that it is for, empty for all."""
+    """A model file; ``site`` is the site it is for, empty for all."""
 
     file: str
     hash: str
@@ -89,12 +89,12 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class MetricsRow(msgspec.Struct, frozen=True):
-    """One model evaluated at one site, or over all; what is undefined is null.
+    """The metrics of one model at one site, or over all; undefined values are null.
 
-    ``gain`` is against the site alone, with its 95% CI; ``use`` marks the model that was chosen for the site,
-    which is the variant ``same_as``, if it is one. Metrics with noise for ``epsilon`` have 95% CI,
-    noise included: ``between``. ``more`` are further metrics, ``note`` says why metrics are lacking (docs/figures.md).
-    ``group`` is the subgroup of rows, empty for all. ``positive`` is the positive class of two.
+    ``gain`` is the improvement over the local model, with its 95% CI. ``use`` marks the model that the site should use,
+    and ``same_as`` names the variant that it equals. Noisy metrics, with ``epsilon``, have a 95% CI in ``between``,
+    noise included. ``more`` are further metrics, and ``note`` says why metrics are missing (docs/figures.md). ``group``
+    is the subgroup of rows, empty for all. ``positive`` is the positive class of two.
     """
 
     site: str
@@ -115,11 +115,11 @@ class MetricsRow(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Test rows of a model at a site, or over all, by decision and by groups of scores (docs/figures.md).
+    """Numbers of a model's test rows at a site, or over all, by decision and by groups of scores (docs/figures.md).
 
-    ``confusion`` is by true and decided class, ``at_threshold`` by the threshold chosen on training rows. ``groups``,
-    by class: mean score, rows of other classes, rows of the class; of a number: mean prediction, mean number, rows.
-    ``net_benefit``: threshold, of the model, of acting on everybody.
+    ``confusion`` is by true and predicted class, ``at_threshold`` at the threshold chosen on training rows. ``groups``
+    has, by class, mean score, rows of other classes and rows of the class; for regression mean prediction, mean target
+    and rows. ``net_benefit`` has the threshold, the net benefit of the model, and of treating everybody.
     """
 
     site: str
@@ -131,7 +131,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """A ROC curve over all sites' test rows: of a model, for a class against the rest."""
+    """The ROC curve of a model over all sites' test rows, for one class against the rest."""
 
     model: str
     of: str
@@ -139,7 +139,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Dependence(msgspec.Struct, frozen=True):
-    """Mean predictions of all sites' test rows with a column set to each value, by class (of two, the positive one)."""
+    """Mean predictions over all test rows with a column set to each value, by class (of two, the positive one)."""
 
     column: str
     values: list[float | str]
@@ -153,13 +153,13 @@ class Record(msgspec.Struct, kw_only=True):
     version: int = VERSION
     name: str
     status: str = "started"  # then "trained", then "done"
-    by: str = "rows"  # sites hold rows; parties hold "columns" of the same rows
+    by: str = "rows"  # what sites hold, or "columns" of the same rows
     made: str = ""
     seconds: float = 0.0  # of training
     versions: dict[str, str] = {}
-    study_file: str = ""  # from the run folder
+    study_file: str = ""  # path from the run folder
     study: dict[str, Any] = {}
-    readings: dict[str, dict[str, Any]] = {}  # for parties: how each one's file is read
+    readings: dict[str, dict[str, Any]] = {}  # format options of the parties' files
     fingerprint: str = ""
     schema_hash: str = ""
     features: int = 0
@@ -170,44 +170,44 @@ class Record(msgspec.Struct, kw_only=True):
     sites: list[SiteRows] = []
     differences: list[Difference] = []
     columns: list[ColumnAtSites] = []  # what sites disclosed about their columns
-    table_one: TableOne | None = None  # a description of the columns, if the study requests it
+    table_one: TableOne | None = None  # if the study asks for it
     warnings: list[str] = []
     models: list[Model] = []
-    at_sites: list[str] = []  # sites that built their own model from their rows and keep it: no file here contains it
+    at_sites: list[str] = []  # sites whose model includes their own rows and stays with them
     rounds: int = 0
     agreement_rounds: int = 0
     bytes: dict[str, dict[str, int]] = {}  # in training, by site: sent and received
     traffic: list[Traffic] = []  # in all steps
     kinds: list[Kind] = []
     importances: dict[str, float] | None = None
-    permutation: dict[str, float] | None = None  # growth of the squared error with a column shuffled (docs/figures.md)
+    permutation: dict[str, float] | None = None  # increase of the squared error with a column shuffled
     dependence: list[Dependence] = []
-    weights: list[SiteTrees] = []  # if trees are weighted
+    weights: list[SiteTrees] = []  # of weighted trees
     choices: dict[str, str] = {}  # what each site uses and why, in a sentence, if sites choose
-    shared_forest: str = ""  # the composition of the shared forest, in a sentence
-    clusters: dict[str, list[str]] = {}  # of sites, named by their centroid
-    distances: dict[str, list[float]] = {}  # from each site to all others, in the same order
+    shared_forest: str = ""  # what the shared forest consists of, in a sentence
+    clusters: dict[str, list[str]] = {}  # of sites, by centroid
+    distances: dict[str, list[float]] = {}  # of each site from all sites, in the same order
     threshold: float | None = None  # for the positive class of two
-    repeats: int = 0  # how often every row was evaluated; 0: the test rows, once
-    folds: int = 0  # or the number of sites that were left out in turn
+    repeats: int = 0  # how often every row was evaluated; 0: test rows, once
+    folds: int = 0  # or the number of sites left out in turn
     evaluation: list[MetricsRow] = []
     subgroups: list[MetricsRow] = []  # if the study requests it
     curves: list[Curve] = []
     counts: list[Counts] = []
-    pooled_hash: str | None = None  # hash of the pooled forest, if it was grown
-    received: list[str] = []  # sites that have received the results
-    verification: str = ""  # how far sums and decisions are verified, in a sentence; empty in one process
-    copy_for: str = ""  # the site of this copy: metrics of other sites are left out
-    among: list[str] = []  # the sites of the study that this is a copy of
+    pooled_hash: str | None = None  # of the pooled forest, if it was grown
+    received: list[str] = []  # sites that received the results
+    verification: str = ""  # whether sums and decisions are verified, in a sentence; empty in one process
+    copy_for: str = ""  # the site of this copy, without the metrics of other sites
+    among: list[str] = []  # all sites of the study, in a copy
 
     @property
     def left_out(self) -> bool:
-        """Whether each site was left out in turn, and evaluated by a model of the others."""
+        """Whether each site was left out in turn, and evaluated with a model of the others."""
         return self.study.get("split") == "sites"
 
     @property
     def date_split(self) -> tuple[str, str] | None:
-        """The column that split the rows, and which rows are test rows, if they were split by date."""
+        """The column of a split by date, and which rows are test rows; None for other splits."""
         split = self.study.get("split")
         return (split.get("by", ""), split.get("test", "")) if isinstance(split, dict) else None
 
@@ -232,7 +232,7 @@ class Run:
         self._write(RUN, msgspec.json.format(msgspec.json.encode(record), indent=1))
 
     def read(self) -> Record:
-        """Read and check ``run.json``, which may come from anywhere."""
+        """Read ``run.json`` and check all of it: it may come from anywhere."""
         path = self.file(RUN)
         if not path.is_file():
             raise InputError(f"{str(self.folder)!r} is no run: there is no {RUN} in it; `silvan fit` makes one")
@@ -242,7 +242,7 @@ class Run:
             raise type(error)(f"{path}: {error}") from None
 
     def save_models(self, result: Result) -> list[Model]:
-        """Write the model in shares; or the global forest, each site's, or both, without site names as file names."""
+        """Write the model in shares, or the global forest and sites' forests, in numbered files."""
         if result.shared is not None:
             result.shared.save(self.file(SHARES))
             return [Model(SHARES, result.shared.hash, result.shared.trees, result.shared.nodes)]
@@ -258,7 +258,7 @@ class Run:
         """Read the global forest, or the one that a site should use."""
         record = self.read()
         if record.by == "columns":
-            raise InputError(f"{str(self.folder)!r} is a run of parties: its model is in shares, in no one file")
+            raise InputError(f"{str(self.folder)!r} is a run of parties: its model is in shares, not in one file")
         models = {model.site: model for model in record.models}
         if not models:
             raise InputError(f"{str(self.folder)!r} has no model yet; run `silvan fit` again to finish it")
@@ -269,7 +269,7 @@ class Run:
             return self.made_here()
         if site in record.at_sites:
             raise InputError(
-                f"the forest of site {site!r} is made of its own rows and is at the site alone: predict there"
+                f"the forest of site {site!r} includes its own rows and exists at the site only: predict there"
             )
         model = models.get(site or "", models.get(""))
         if model is None:
@@ -282,12 +282,12 @@ class Run:
         return forest
 
     def made_here(self) -> Forest:
-        """Read the personal forest of the site that this folder belongs to."""
+        """Read the forest that this folder's site made with its own rows."""
         path = self.file(MADE_MODEL)
         if not path.is_file():
             raise InputError(
-                f"{str(path)!r}, which this site made of its own rows and nobody else has, is gone: use the shared "
-                f"forest, {MODEL}, or ask for the study to be run again under another name"
+                f"{str(path)!r}, the only copy of the forest that this site made with its own rows, is gone: use the "
+                f"shared forest, {MODEL}, or ask for the study to be run again under another name"
             )
         made, shared = Forest.load(path), Forest.load(self.file(MODEL))
         reject(made.schema != shared.schema, f"{path}: not a forest of this study")
@@ -318,7 +318,7 @@ class Run:
 
 
 class NotKept(Run):
-    """A run that stores nothing, for trials."""
+    """A run that keeps nothing, for trials."""
 
     def __init__(self) -> None:
         super().__init__("")
@@ -332,7 +332,7 @@ class NotKept(Run):
 
 
 def read_record(data: bytes) -> Record:
-    """Read the content of ``run.json`` and check all of it."""
+    """Read and check the content of ``run.json``."""
     try:
         head = msgspec.json.decode(data, type=_Head)
         reject(head.format != FORMAT, f"it does not say format {FORMAT!r}")

@@ -1,8 +1,8 @@
 """The run sequence of a study, the only one: agree, announce, describe, train, evaluate, explain, write, close.
 
 `silvan fit`, the demo, FLARE's jobs and the trial behind an approval all call it. They differ in the federation, the
-folder and the listener. Its requests depend only on the study and the replies, so with the replies of a journal it
-makes the same requests again.
+folder and the listener. Its requests follow from the study and the replies alone, so a journal of replies leads to the
+same requests again.
 """
 
 import time
@@ -20,10 +20,10 @@ from silvan.study.study_file import make_learner
 def run_study(
     study: Study, federation: Federation, run: Run, record: Record, listener: Listener, *, secret_sampling: bool = False
 ) -> Record:
-    """Run a study, and return the record with all results.
+    """Run a study, and return the record of its results.
 
-    The record is written after each step, so that what was computed is kept whatever happens next. With
-    ``secret_sampling`` sites first agree on a key, so that only they know which rows are in which tree.
+    The record is written after each step, so that results survive a later failure. With ``secret_sampling``, sites
+    first agree on a key, so that only they know which rows are in which tree.
     """
     federation.watch(listener.on)
 
@@ -64,7 +64,7 @@ def run_study(
 
 
 def _finish(record: Record, federation: Federation, study: Study, run: Run) -> Record:
-    """Close the study at its sites, and write that it is done."""
+    """Close the study at its sites, and record that it is done."""
     steps.close(record, federation, study)
     record.status = "done"
     run.write(record)

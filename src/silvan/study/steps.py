@@ -1,4 +1,4 @@
-"""What a run records at its steps: the agreement, the announcement, the model, and column effects.
+"""The steps of a run and what they record: agreement, announcement, model, evaluation, explanation.
 
 The caller writes the record after each step, before the next one starts.
 """
@@ -25,8 +25,9 @@ from silvan.federate.alignment import Alignment, agree_on_columns, asks_to_align
 from silvan.federation.agree import agree_on
 from silvan.federation.agreement import Agreement
 from silvan.federation.describe import CountRows
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
 from silvan.federation.handlers import HANDLERS
+from silvan.federation.members import OVERALL
 from silvan.learners.base import Learner
 from silvan.learners.compare import evaluate_splits
 from silvan.learners.federated_estimator import FederatedEstimator
@@ -53,7 +54,7 @@ from silvan.study.study import Study
 from silvan.study.table_check import ONE_SITE
 from silvan.util.readable import count_of
 
-_MOST_COLUMNS = 200  # disclosed facts are recorded for at most this many columns
+_MOST_COLUMNS = 200  # the record keeps what sites disclosed about at most this many columns
 
 
 def versions() -> dict[str, str]:
@@ -63,7 +64,7 @@ def versions() -> dict[str, str]:
 
 
 def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Record:
-    """Return the record of a study before the first request; ``file`` is the path from the run folder."""
+    """Return the record of a study before any request; ``file`` is its path from the run folder."""
     return Record(
         name=study.name,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -76,18 +77,18 @@ def start_record(study: Study, fingerprint: str, file: str = "study.toml") -> Re
 
 
 def _files_of_parties(study: Study) -> list[tuple[str, Table]]:
-    """Return the parties with reading options in the study."""
+    """Return the parties whose files have format options in the study."""
     own = study.tables if study.by_columns else {}
     return [(party, table) for party, table in own.items() if isinstance(table, Table)]
 
 
 def agree(federation: Federation, study: Study) -> Agreement:
-    """Find out what remote sites, or parties, have in common."""
+    """Let sites or parties on other machines agree."""
     if study.by_columns:
         how = Alignment(study.label, study.match, test=study.test, task=study.task, schema=study.schema)
         return agree_on_columns(federation, how)
-    # with a given schema sites may not even disclose their number of rows
-    alone = study.private or len(federation.sites) == 1  # noise protects a column of a single site
+    # with a given schema, sites may even withhold their numbers of rows
+    alone = study.private or len(federation.sites) == 1  # noise protects columns of single sites
     columns = None if alone else partial(share_columns, federation)
     known = study.label, study.task, study.schema
     return agree_on(
@@ -115,7 +116,7 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
     if len(federation.sites) == 1 and federation.columns is None:
         record.warnings.insert(0, ONE_SITE)
     record.agreement_rounds = federation.agreement_rounds
-    # a report is passed on, so it contains nothing that the sites of a private study did not disclose with noise
+    # reports are passed on: for a private study they contain noisy results only
     record.columns = [] if study.private else federation.agreement.described[:_MOST_COLUMNS]
     if federation.columns is not None:
         record.by, record.sites = "columns", column_steps.parties(federation)
@@ -126,7 +127,7 @@ def note_agreement(record: Record, federation: Federation, study: Study) -> None
 
 
 def _site(federation: Federation, name: str) -> SiteRows:
-    """Count the rows and positives of a site in this process, whose owner therefore runs this command."""
+    """Count the rows and positives of a site in this process, where its owner runs the command."""
     site, schema = federation.site(name), federation.schema
     parts = [site.part(schema), site.part(schema, test=True)]
     y = np.concatenate([part.y for part in parts])
@@ -140,7 +141,7 @@ def announce_study(
     """Announce all requests of the study: raise an error if a site would refuse, before anything is spent."""
     unknown = [name for name in study.evaluation.dependence if name not in federation.schema.names]
     if unknown:
-        raise InputError.about("dependence", f"names {unknown[0]!r}, which is no column to learn from")
+        raise InputError.about("dependence", f"names {unknown[0]!r}, which is not a feature")
     if study.evaluation.by:
         places_of(federation.schema, study.evaluation.by)
     with learner.held_to_text(federation):
@@ -152,7 +153,7 @@ def request_plan_of(
 ) -> RequestPlan:
     """Return all requests of the study: to sites once there is a schema, to parties from the first message on.
 
-    With ``sampling`` sites agree on a sampling key.
+    With ``sampling``, sites agree on a sampling key.
     """
     request_plan = describe_plan() if study.describe else RequestPlan((), tasks=0)
     if study.describe == "only":
@@ -172,7 +173,7 @@ def request_plan_of(
 
 
 def describe_columns(record: Record, federation: Federation, study: Study, listener: Listener) -> None:
-    """Record the description of the columns, if the study requests it."""
+    """Record Table 1, if the study asks for it."""
     if study.describe:
         with listener.step("Describing columns"), federation.working_on("describing"):
             record.table_one = describe_tables(federation, study.max_bins)
@@ -193,16 +194,16 @@ def note_training(record: Record, run: Run, federation: Federation, result: Resu
 def explain_model(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> None:
-    """Record which columns matter and how predictions depend on some, if the study requests it."""
+    """Record importance and partial dependence of columns, if the study asks for it."""
     if not (study.evaluation.importance or study.evaluation.dependence):
         return
     names = federation.schema.label.scored or ["prediction"]
     try:
-        with listener.step("Asking what columns do"):
+        with listener.step("Measuring column effects"):
             found = learner.explained(
                 federation, study.evaluation.importance, study.evaluation.dependence, study.evaluation.by
             )
-    except InputError as error:  # too few rows, or no forest for all sites: the model is there anyway
+    except InputError as error:  # too few rows, or no forest for all sites: the model exists all the same
         record.warnings.append(str(error))
         return
     record.permutation = found.permutation
@@ -214,7 +215,7 @@ def explain_model(
 
 
 def close(record: Record, federation: Federation, study: Study) -> None:
-    """Close the study at sites that sign, check its sums by their statements, and record how far it is verified."""
+    """Close the study at sites that sign, check its sums against their statements, and record the verification."""
     if not federation.verifiable:
         return
     found = check_sums(federation, close_study(federation))
@@ -231,7 +232,7 @@ def close(record: Record, federation: Federation, study: Study) -> None:
 
 
 def note_traffic(record: Record, federation: Federation) -> None:
-    """Record the bytes of every kind of message so far, and a description of each kind."""
+    """Record the bytes and a description of every kind of message so far."""
     kinds = dict.fromkeys(kind for _, _, kind in federation.traffic)
     record.traffic = [
         Traffic(site, kind, federation.traffic[site, "sent", kind], federation.traffic[site, "received", kind])
@@ -242,7 +243,7 @@ def note_traffic(record: Record, federation: Federation) -> None:
 
 
 def describe_kinds(names: Iterable[str]) -> list[Kind]:
-    """Return descriptions of each kind of request and its reply, by name; unknown names are left out."""
+    """Describe each kind of request and its reply; unknown names are left out."""
     requests = {name: HANDLERS[name][0] for name in names if name in HANDLERS}
     return [
         Kind(name, _first_paragraph(request), _first_paragraph(request.reply), request.verb)
@@ -256,11 +257,11 @@ def _first_paragraph(message: type) -> str:
 
 
 # -- evaluation
-_MOST_CLASSES = 12  # curves are stored for at most this many classes
+_MOST_CLASSES = 12  # maximum number of classes with curves
 
 
 def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
-    """Return whether there are rows to evaluate the model on, as far as is known."""
+    """Return whether there are test rows, as far as this is known."""
     if study.on_splits or not _knows_test_rows(federation, study):
         return study.evaluated
     return any(site.test_rows for site in record.sites)
@@ -269,7 +270,7 @@ def has_test_rows(record: Record, federation: Federation, study: Study) -> bool:
 def evaluate_model(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> None:
-    """Record the model's metrics at the sites, and by subgroups, beside those of local models."""
+    """Record the metrics of the model and of local models at the sites, and by subgroups."""
     if study.on_splits:
         found = _evaluate_on_splits(record, federation, learner, study, listener)
     else:
@@ -294,7 +295,7 @@ def evaluate_model(
 def _evaluate_on_splits(
     record: Record, federation: Federation, learner: FederatedEstimator, study: Study, listener: Listener
 ) -> Evaluation:
-    """Evaluate the learner on many splits, each row once per repeat."""
+    """Evaluate the learner on the study's splits."""
     if not isinstance(learner, Learner):
         raise InputError("evaluation on splits is for learners of rows at sites; leave repeats and split out")
     splits, found, scores, names, pooled = study.splits(federation.active), [], None, tuple[str, ...](), None
@@ -322,12 +323,12 @@ def _evaluate_on_splits(
 
 
 def _knows_test_rows(federation: Federation, study: Study) -> bool:
-    """Return whether the numbers of test rows are known before the evaluation; sometimes only the sites know them."""
+    """Return whether the numbers of test rows are known before the evaluation; sometimes only sites know them."""
     return federation.columns is not None or (bool(federation.local_sites) and not study.private)
 
 
 def metrics_row(row: Row) -> MetricsRow:
-    """Return a line of the evaluation; NaN, which JSON does not have, becomes None."""
+    """Return a line of the evaluation; NaN, which JSON lacks, becomes None."""
     known, more = ({k: None if np.isnan(v) else float(v) for k, v in of.items()} for of in (row.metrics, row.more))
     return MetricsRow(
         row.site,
@@ -355,7 +356,7 @@ def counts_of(row: Row, scored: list[str]) -> Counts:
 
 
 def curves(models: Sequence[str], scores: np.ndarray | None, scored: list[str]) -> Iterator[Curve]:
-    """Yield the ROC curves of models, from counts of rows by score, for a class against the rest."""
+    """Yield one-against-rest ROC curves of models, from counts of rows by score."""
     if scores is None:
         return
     for model, tables in zip(models, scores, strict=True):
@@ -365,7 +366,7 @@ def curves(models: Sequence[str], scores: np.ndarray | None, scored: list[str]) 
 
 
 def corners(x: np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
-    """Return the points of a curve without those on the line between their neighbours."""
+    """Return the points of a curve without those on a line between their neighbours."""
     points: list[tuple[float, float]] = []
     for point in zip(x.tolist(), y.tolist(), strict=True):
         if points and points[-1] == point:

@@ -1,8 +1,8 @@
-"""A study: one frozen object that mirrors the study file, at the coordinator and at sites.
+"""A study as one frozen object that mirrors the study file, at the coordinator and at sites.
 
-Every key is declared here once, with its type, range, default, documentation, and where it cannot be set. The reader
-of study files, their reference in docs/study.md, a study's fingerprint and the run all derive from this. Sites read
-studies too, so no learner is imported.
+Every key is declared here once, with its type, range, default, documentation, and where it cannot be set. The parser,
+the reference in docs/study.md, the fingerprint and every consumer derive from it. Sites read studies too, so no learner
+is imported.
 """
 
 import os
@@ -19,24 +19,24 @@ from silvan.data.column_types import Kinds
 from silvan.data.date_split import EXPECTED, DateSplit
 from silvan.data.groups import NO_GROUPS
 from silvan.data.holdout import LeftOut, Split
+from silvan.data.hospital.cohort import INDEX_DATE, Cohort, CohortPlan, Concepts, Covariate
+from silvan.data.hospital.cohort_rows import CohortRows
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
 from silvan.data.schema import Class, Schema, Task
-from silvan.errors import InputError
 from silvan.federation.agreement import Absent
 from silvan.federation.store import digest
 from silvan.learners.parameters import Parameters, changed
 from silvan.learners.registry import LEARNERS, HistogramForestParameters
 from silvan.learners.spec import LearnerSpec
-from silvan.privacy.noise.laplace import MAX_EPSILON
 from silvan.privacy.policy import Policy
+from silvan.study.sections import EvaluationSettings, Predict, Text
 from silvan.study.toml_lines import Key
 from silvan.tree.fit import Settings
-from silvan.util.declared import NOT_A_KEY, NOT_EMPTY, about, extras, typed_keys
+from silvan.util.declared import NOT_A_KEY, about, extras, typed_keys
 
-Sources = dict[str, Path | Query | Table | Partitions]  # tables by site or party
-Text = Annotated[str, Meta(pattern=NOT_EMPTY)]
+Sources = dict[str, Path | Query | Table | Partitions | CohortRows]  # tables by site or party
 
 # why a key cannot be set in some studies: in one process, between machines, over rows, over columns
 _REMOTE = "{key} is for studies between machines; leave it out here"
@@ -45,60 +45,16 @@ _FOR_PARTIES = "{key} is for parties that hold columns of the same rows, and thi
 _FOR_ROWS = "{key} is for studies over rows; leave it out"
 
 
-def _each_once(names: tuple[str, ...]) -> None:
-    if len(set(names)) < len(names):
-        raise InputError("a name stands twice")
-
-
-Columns = Annotated[tuple[Text, ...], Meta(extra={"expected": "a list of columns, each once", "check": _each_once})]
-
-
-class EvaluationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model is evaluated, beside metrics of the test rows.
-
-    Parameters
-    ----------
-    epsilon
-        with `epsilon` in `[learner]`: the model is evaluated with noise, which costs this much of every site's privacy
-        budget, on top of training. There are then metrics over all sites only, with confidence intervals, see
-        [privacy](privacy.md#evaluating-a-private-model). Without it metrics are exact, and sites with a budget refuse
-        them
-    importance
-        whether sites measure the importance of columns: errors on test rows with each column shuffled, summed over
-        sites (message `ShuffleColumns`), see [metrics](figures.md#columns-that-matter). Needs `test`, and a forest for
-        all sites
-    by
-        categorical columns for metrics by subgroup, as `by = ["sex"]`, see
-        [metrics](figures.md#subgroups). Not with `repeats`
-    dependence
-        columns whose effect is measured: the mean prediction at several values (message `SetColumns`), see
-        [metrics](figures.md#how-predictions-depend-on-a-column)
-    """
-
-    epsilon: Annotated[float, Meta(gt=0, le=MAX_EPSILON)] | None = None
-    importance: bool = False
-    by: Columns = ()
-    dependence: Columns = ()
-
-
-class Predict(msgspec.Struct, frozen=True, kw_only=True):
-    """The section of a study that only predicts: the model of another study, for the n-th time."""
-
-    study: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # digest of the text of the study that trained the model
-    model: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-    number: Annotated[int, Meta(ge=0)]
-
-
 class Study(msgspec.Struct, frozen=True, kw_only=True):
-    """A study file, read and checked; what it was read from comes last.
+    """A study file, read and checked; the last fields say what it was read from.
 
-    ``about`` is told why a key cannot be set ``here`` (in one process), between ``machines``, over ``rows`` or over
-    ``columns``, and ``decides=False`` of one that does not decide the result.
+    ``about`` says why a key cannot be set ``here`` (in one process), between ``machines``, over ``rows`` or over
+    ``columns``, and has ``decides=False`` for a key that does not affect the result.
 
     Parameters
     ----------
     name
-        what the report is called
+        the title of the report
     label
         the column to predict
     time
@@ -110,7 +66,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         share of each site's rows kept as test rows, sampled by class (with `epsilon`, [each row by
         itself](privacy.md#one-row-changes-one-row)); below 1. Without it nothing is evaluated
     repeats
-        how often every row is evaluated, by models that have not seen it: rows are dealt out to folds (`test = 0.2`:
+        how often every row is evaluated, by models that have not seen it: rows are shuffled into folds (`test = 0.2`:
         five; without `test`: ten), again for each repeat, and metrics are means with corrected confidence intervals,
         see [joining](joining.md#repeats). Not with `epsilon`, `memory` or over columns
     split
@@ -123,7 +79,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         Needs `sums = "trusted"`; not with `epsilon` or `memory`.
         Neither goes with `test`, `repeats`, or over columns
     random_state
-        decides the test rows, which rows are in which tree, and the features sampled
+        decides the test rows, which rows are in which tree, and which features are sampled
     task
         `"classification"`, `"regression"` or `"survival"`; by default survival with `time` and `event`, and regression
         if the label has fractions
@@ -135,75 +91,83 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         as a feature; a person's rows are all test rows or none, and persons are counted instead of rows, see
         [tables](tables.md#several-rows-per-person)
     absent
-        columns that some sites lack: `"missing"` treats all their values at those sites as missing; `"drop"` leaves
-        such columns out, see [tables](tables.md#columns-that-some-sites-lack)
+        what to do with columns that some sites lack: `"missing"` treats all values at those sites as missing; `"drop"`
+        leaves such columns out, see [tables](tables.md#columns-that-some-sites-lack)
     sums
-        who sees the parts of sums over sites: `"trusted"` (whoever adds), `"ring"` or `"masked"` (nobody; three sites
-        or more), see [sums](sums.md)
+        secure aggregation: `"ring"` or `"masked"` hide the parts of sums from everybody (three sites or more);
+        `"trusted"` shows them to whoever adds, see [sums](sums.md)
     describe
         `true`: before training, quartiles, missing values and categories of all columns, over all sites and at each
         site whose policy allows it, see [Table 1](describe.md). `"only"`: nothing is trained. Not with `epsilon`
     exclude
         columns that are not features, such as identifiers
     output
-        the run folder, relative to the study file; `--output` on the command line goes first
+        the run folder, relative to the study file; `--output` on the command line takes precedence
     id
         with `[parties]`: the column that identifies rows
     match
         with `[parties]`: how rows are matched, see [vertical](vertical.md)
     names
-        with `[parties]`: whether the coordinator knows columns by number, or has names `"shown"`
+        with `[parties]`: whether the coordinator sees numbers instead of column names, or names `"shown"`
     table
-        one table of all sites, instead of `[sites]`
+        one table with the rows of all sites, instead of `[sites]`
     site
         the column of `table` that names the site
     query
-        the query on `table`, if that is a database
+        the query for `table`, if that is a database
     memory
-        how much of a site's rows may be in memory, such as `"2GB"`, see [tables](tables.md)
+        how much memory a site's rows may take, such as `"2GB"`, see [tables](tables.md)
     quorum
-        how many sites must stay; without one, all: the study stops and names who is missing. At least three for ring
-        sums, two thirds of the sites for masked ones
+        the number of sites that must stay; without it, all: the study stops and names the missing sites. At least three
+        for ring sums, two thirds of the sites for masked sums
     timeout
-        seconds after which a silent or absent site is given up. Waiting for an owner's approval does not count
+        seconds after which an unresponsive site is given up, not counting the time until its owner approves
     approval_days
-        days that sites' owners have to approve the study
+        days within which sites' owners can approve the study
     sampling
-        `"secret"`: only the sites know which rows are in which tree, by a key that one makes and seals for the others;
-        `"published"`: by `random_state`, so that anybody with the tables can grow the same forest again
+        `"secret"`: only the sites know which rows are in which tree, through a key that one site makes and seals for
+        the others; `"published"`: samples follow from `random_state`, so that anybody with the tables can reproduce the
+        forest
     auditor
-        a person or machine that verifies the study when it is done, see [verification](verification.md): sees all sums
-        over sites and all replies, as the coordinator does, and is named in what owners approve. The coordinator keeps
-        the journal for it
+        a person or machine that verifies the finished study, see [verification](verification.md). The auditor sees all
+        sums over sites and all replies, like the coordinator, and is named in the text that owners approve. The
+        coordinator keeps the journal for the auditor
     label_holder
-        the party that holds the label: the others compute on labels that it signed, and on no others. Without it they
-        rely on the coordinator and on the party that claims to hold it
+        the party that holds the label: the others compute only on labels that it signed. Without this key they trust
+        the coordinator and the party that claims to hold it
     metrics
-        `"own"`: at the end a site receives its own metrics and those over all sites; `"all"`: those of every site
+        `"own"`: at the end a site receives its own metrics and those over all sites; `"all"`: the metrics of every site
     sites
         the table of each site; between machines a list of the sites' names
     parties
         the table of each party, instead of `[sites]`
     reading
-        how the files of all sites are written
+        the format of all sites' files
     kinds
-        the kinds of columns, if their cells are ambiguous
+        kinds of columns, if their cells do not show them
     schema
-        the meaning of the columns, fixed before anybody looks at them
+        what the columns mean, declared without looking at the tables
+    cohort
+        the persons that the rows are, where sites have OMOP databases or FHIR files, see [OMOP and
+        FHIR](hospital_data.md)
+    concepts
+        what names of concepts stand for: concept ids and FHIR codes
+    covariates
+        the columns of such tables
     learner
-        the learning algorithm and its parameters
+        the learner and its parameters
     evaluation
         how the model is evaluated
     policy
-        the limits on what every site discloses
+        what every site allows to leave
     predict
         written by `silvan study predict`
     """
 
     name: Annotated[Text, about(default="the file's name", decides=False)] = "study"
     label: Text = "label"
-    time: Annotated[Text | None, about(default="there is no time")] = None
-    event: Annotated[Text | None, about(default="there is no event")] = None
+    time: Annotated[Text | None, about(default="there is no time", columns=_FOR_ROWS)] = None
+    event: Annotated[Text | None, about(default="there is no event", columns=_FOR_ROWS)] = None
     test: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     repeats: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | None, about(default="test rows once", columns=_FOR_ROWS)
@@ -213,7 +177,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         about(default="rows, sampled", expected=f"'sites', {EXPECTED}", columns=_FOR_ROWS),
     ] = None
     random_state: Annotated[int, Meta(ge=0)] = 0
-    task: Annotated[Task | None, about(default="found out")] = None
+    task: Annotated[Task | None, about(default="inferred")] = None
     positive: Annotated[
         Class | None,
         about(default="the second class in sorted order", expected="a class of the label", columns=_FOR_ROWS),
@@ -292,6 +256,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=dict)
     kinds: Kinds = msgspec.field(default_factory=dict)
     schema: Schema | None = None
+    cohort: Annotated[Cohort | None, about(columns=_FOR_ROWS)] = None
+    concepts: Annotated[dict[str, Concepts], about(columns=_FOR_ROWS)] = msgspec.field(default_factory=dict)
+    covariates: Annotated[dict[str, Covariate], about(columns=_FOR_ROWS)] = msgspec.field(default_factory=dict)
     learner: Parameters = HistogramForestParameters()
     evaluation: EvaluationSettings = EvaluationSettings()
     policy: Annotated[
@@ -299,7 +266,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = Policy()
     predict: Annotated[Predict | None, about(here=_REMOTE, rows=_FOR_PARTIES, decides=False)] = None
 
-    # -- origin of the study
+    # -- source
     path: Annotated[Path, NOT_A_KEY] = Path("study.toml")
     text: Annotated[str, NOT_A_KEY] = ""
     lines: Annotated[dict[Key, int], NOT_A_KEY] = {}
@@ -330,17 +297,17 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_splits(self) -> bool:
-        """Whether it evaluates models on splits in which every row is a test row."""
+        """Whether models of splits are evaluated, so that every row is a test row."""
         return self.repeats is not None or self.split == "sites"
 
     def splits(self, sites: Iterable[str]) -> list[Split]:
-        """Return the splits of these sites' rows for the evaluation; empty for one set of test rows."""
+        """Return the splits for evaluation; none if there is one set of test rows."""
         if self.split == "sites":
             return [LeftOut(site) for site in sites]
         return list(folds_of(self.test, self.repeats)) if self.repeats else []
 
     def parts_of_splits(self, sites: Iterable[str]) -> list[Split]:
-        """Return the studies that its splits consist of, in the order in which they run."""
+        """Return the studies that the splits consist of, in running order."""
         return [part for split in self.splits(sites) for part in split.parts]
 
     @property
@@ -349,39 +316,47 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return self.split if isinstance(self.split, DateSplit) else None
 
     @property
+    def cohort_plan(self) -> CohortPlan | None:
+        """How sites make their tables of OMOP databases or FHIR files, if the study says so."""
+        if self.cohort is None:
+            return None
+        by = None if self.date_split is None else self.date_split.by
+        return CohortPlan(self.cohort.query, self.concepts, self.covariates, with_date=by == INDEX_DATE)
+
+    @property
     def label_columns(self) -> tuple[str, ...]:
         """The columns to predict: the label, or times and events."""
         return (self.label,) if self.event is None else (self.label, self.event)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The columns that are not features: those excluded, and those that group or split rows."""
+        """The columns that are not features: excluded ones, and those that group or split rows."""
         more = (self.group, None if self.date_split is None else self.date_split.by)
         return (*self.exclude, *(name for name in more if name is not None and name not in self.exclude))
 
     @property
     def holds_out(self) -> bool:
-        """Whether some rows are kept as test rows for the study's own model."""
+        """Whether there are test rows for the study's own model."""
         return bool(self.test) or self.date_split is not None
 
     @property
     def evaluated(self) -> bool:
-        """Whether a model is evaluated: the study's own, or those of splits."""
+        """Whether any model is evaluated: the study's own, or those of splits."""
         return self.holds_out or self.on_splits
 
     @property
     def max_bins(self) -> int:
-        """How finely columns are counted: the bins of a tree."""
+        """The number of bins in which columns are counted."""
         return int(getattr(self.learner, "max_bins", Settings.max_bins))
 
     @property
     def private(self) -> bool:
-        """Whether its forest is built from noisy counts."""
+        """Whether the forest is built from noisy counts."""
         return isinstance(self.learner, HistogramForestParameters) and self.learner.epsilon is not None
 
     @property
     def secret(self) -> bool:
-        """Whether sites of rows share a key, so that only they know which rows are in which tree."""
+        """Whether sites share a key, so that only they know which rows are in which tree."""
         return self.sampling == "secret" and not self.by_columns
 
     @property
@@ -398,12 +373,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def max_models(self) -> int:
         """The maximum number of external models, or scores, that one site evaluates."""
         evaluated = self.evaluated and self.evaluation.epsilon is None
-        with_noise = self.evaluation.epsilon is not None  # then the model alone is evaluated
+        with_noise = self.evaluation.epsilon is not None  # then only the model is evaluated
         return with_noise + self.spec.models_evaluated(self.parameters, evaluated=evaluated, by=self.evaluation.by)
 
     @property
     def max_tasks(self) -> int:
-        """The maximum number of tasks: a model, its evaluation, and column effects; parties may have more."""
+        """The maximum number of tasks: a model, its evaluation and its explanation; parties have more."""
         explained = self.evaluation.importance + bool(self.evaluation.dependence)
         return 2 + explained + 2 * self.by_columns + bool(self.describe)
 
@@ -415,7 +390,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unique_name(self) -> str:
-        """The study's name with the digest of its text, all of it: a site's owner approves exactly this text."""
+        """The study's name with the full digest of its text: a site's owner approves exactly this text."""
         return f"{self.name} {self.digest}"
 
     @property
@@ -425,7 +400,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_folder(self) -> str:
-        """The name of the run folder of the model to predict with."""
+        """The name of the run folder with the study's model, or with the model to predict with."""
         return self._folder_of(self.digest if self.predict is None else self.predict.study)
 
     def _folder_of(self, digest: str) -> str:
@@ -433,19 +408,19 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         return f"{plain}-{digest[:12]}"
 
     def losses(self, sites: Sequence[str]) -> int:
-        """Return how many of its sites the study may lose: none without a quorum."""
+        """Return how many sites the study may lose: none without a quorum."""
         return 0 if self.quorum is None else max(0, len(sites) - self.quorum)
 
     def max_epsilon(self, sites: Sequence[str]) -> float:
-        """Return the most that it may cost of a site's privacy budget.
+        """Return the maximum cost to a site's privacy budget.
 
-        If sites share the noise on a sum, losing a site makes the others sample theirs again.
+        If sites share the noise on a sum, the others draw theirs again whenever a site is lost.
         """
         once = (self.parameters.get("epsilon") or 0.0) + (self.evaluation.epsilon or 0.0)
         return float(once) * (1 if self.parameters.get("noise") == "site" else 1 + self.losses(sites))
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings that decide the result, as plain data; empty sections are left out."""
+        """Return all settings that decide the result, as plain data without empty sections."""
         not_of, found = "columns" if self.by_columns else "rows", {}
         for name, hint in typed_keys(type(self)).items():
             more, value = extras(hint), _plain(getattr(self, name))

@@ -1,6 +1,6 @@
-"""Reads study files, described in docs/study.md, and makes what they name: the federation and the learner.
+"""Reads study files (docs/study.md), and makes the federation and the learner that they describe.
 
-Everything is checked before any work starts, and one error lists all that is wrong, each with its line.
+Everything is checked before any work starts, and one error lists all problems with their lines.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from silvan.data.schema import Schema
 from silvan.errors import InputError, SiteError
 from silvan.federate.by_columns import federate_columns
 from silvan.federate.by_rows import federate_rows
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.learners.federated_estimator import FederatedEstimator
 from silvan.study.parse import parse_remote_study, parse_study
 from silvan.study.study import Study
@@ -54,7 +55,7 @@ def make_federation(study: Study, journal: Path | None = None, schema: Schema | 
 
 
 def make_learner(study: Study, schema: Schema | None) -> FederatedEstimator:
-    """Return a study's learner; class weights are matched with the label's classes, if known, by their text."""
+    """Return a study's learner; class weights are matched with the label's classes by text, if these are known."""
     parameters = study.parameters
     weights = parameters.get("class_weight")
     if isinstance(weights, dict):
@@ -65,7 +66,7 @@ def make_learner(study: Study, schema: Schema | None) -> FederatedEstimator:
 
 
 def read_study(path: str | Path) -> Study:
-    """Read a study file; raise one error that lists all mistakes."""
+    """Read a study file; raise one error that lists all problems."""
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the study file in it")
@@ -76,14 +77,14 @@ def read_study(path: str | Path) -> Study:
 
 
 def read_remote_study(path: Path) -> Study:
-    """Read a study file for sites on other machines; the learner checks its parameters together, too."""
+    """Read a study file for sites on other machines; the learner checks its parameters as well."""
     return parse_remote_study(read_toml(path)[0], path, check=True)
 
 
 def fingerprint_of(study: Study, version: str) -> str:
     """Return a hash of everything that decides the result: settings, the bytes of the tables, the program's version.
 
-    For a table in a database it covers the address and the query; the journal covers the rows.
+    For a table in a database it covers the address and the query; the journal records the rows.
     """
     text = json.dumps([version, study.settings(), list(study.tables)], sort_keys=True)
     digest = hashlib.sha256(text.encode())

@@ -1,4 +1,4 @@
-"""What a study's text fixes about all requests; sites enforce it."""
+"""What a study's text fixes in all requests, for sites to enforce."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from silvan.study.study import Study
 
 
 def text_of(study: Study, name: str | None = None) -> StudyText:
-    """Return what the text fixes; ``name`` is that of the study or of a split."""
+    """Return what the text fixes; ``name`` is the name of the study, or of one of its splits."""
     parameters = {**defaults(type(study.learner)), **study.parameters}
     outside, evaluation = {*study.label_columns, *study.left_out}, study.evaluation
     known = set() if study.schema is None else {*study.schema.columns}
     of_study = {
-        # a study with a schema describes no tables, but parties say which of its columns they hold
+        # a study with a schema does not describe tables, but parties say which of its columns they hold
         "task": lambda task: task == study.task and (study.by_columns or study.schema is None),
         "names": lambda names: study.schema is None and outside.isdisjoint(names),
         "columns": lambda names: outside.isdisjoint(names) if study.schema is None else known.issuperset(names),

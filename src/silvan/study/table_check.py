@@ -1,8 +1,7 @@
 """Checks the tables of a study's sites before training, if all of them are in this process.
 
-Sites may have a column in different units: its values hardly overlap, and one factor explains why. Values of sites
-whose patients differ overlap, whatever the ratio of their medians. Zeros are left out, because they are zero in any
-unit.
+Sites may have a column in different units: then its values hardly overlap, and one factor explains why. If only the
+patients differ, values overlap, whatever the ratio of medians. Zeros are left out because they are zero in all units.
 """
 
 import difflib
@@ -32,14 +31,14 @@ from silvan.util.readable import count_of, format_count, format_names, format_nu
 T = TypeVar("T")
 
 _MEASURED = 10  # minimum number of distinct values of a measurement; fewer are codes
-_LEAK = 0.99  # a column that ranks the label's classes this well by itself probably reveals the label
-_GOOD = 0.8  # AUC at other sites of a column that is a good measurement
-_FEW_OF_A_CLASS = 10  # a class with fewer rows over all sites is rare
-_MANY = 20  # a label with more distinct integers may be a number
+_LEAK = 0.99  # a column with this AUC by itself probably leaks the label
+_GOOD = 0.8  # AUC of a good measurement at other sites
+_FEW_OF_A_CLASS = 10  # below this number of rows over all sites, a class is rare
+_MANY = 20  # a label with more distinct whole numbers may be a number
 
 
 def open_tables(study: Study) -> dict[str, SiteTable]:
-    """Return the tables of a study in one process, by site, without an agreement."""
+    """Return the tables of a study in one process, by site, without any agreement."""
     settings = SiteSettings(
         label=study.label,
         exclude=study.exclude,
@@ -54,24 +53,24 @@ def open_tables(study: Study) -> dict[str, SiteTable]:
 
 
 def table_of_all(study: Study) -> SiteTable | None:
-    """Return the one table with the rows of all sites, if there is one."""
+    """Return the table with the rows of all sites, if there is one."""
     if study.site is None:
         return None
     return SiteTable("all sites", study.tables[""], SiteSettings(label=study.label, kinds=study.kinds))
 
 
 def reading_notes(tables: Mapping[str, SiteTable]) -> dict[str, list[str]]:
-    """Return the detected formats of the sites' files, by site."""
+    """Return notes on the format of the sites' files, by site."""
     return {name: list(table.table.notes) for name, table in tables.items() if table.table.notes}
 
 
 def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict[str, list[ColumnProfile]]:
-    """Return what is known about every column, by site."""
+    """Return the profiles of all columns, by site."""
     profiles = {}
     for name, site in sites.items():
         try:
             profiles[name] = profile_columns(site.table, site.label, most)
-            _ = site.groups  # an error if the ID column cannot be used
+            _ = site.groups  # raises an error for an unusable column of ids
             if site.date_split is not None:
                 site.date_split.hold_out(site.table)
         except InputError as error:
@@ -79,12 +78,12 @@ def profiles_of(sites: Mapping[str, SiteTable], most: int | None = None) -> dict
     return profiles
 
 
-ONE_SITE = "there is one site: nothing is federated, and the model is that of its rows alone"
-"""What is said of a study over rows that names one site."""
+ONE_SITE = "there is only one site: nothing is federated, and the model is trained on its rows alone"
+"""A warning about studies over rows with one site."""
 
 
 def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
-    """Return a line if tables lack the column to predict, which stops the study."""
+    """Return a line if tables lack the column to predict, which stops a study."""
     lacking = [site for site, columns in profiles.items() if all(column.name != label for column in columns)]
     if not lacking:
         return []
@@ -94,7 +93,7 @@ def questions_of_label(profiles: Mapping[str, Sequence[ColumnProfile]], label: s
 
 
 def questions_of_rows(sites: Mapping[str, SiteTable]) -> list[str]:
-    """Return questions about whole rows, one line each: copies, and several rows per person."""
+    """Return lines about suspicious rows: copies, and several rows of a person."""
     tables = {name: site.table for name, site in sites.items()}
     grouped = {name: site.groups.ids for name, site in sites.items() if site.groups is not None}
     ungrouped = {name: table for name, table in tables.items() if sites[name].group is None}
@@ -105,7 +104,7 @@ def questions_of_rows(sites: Mapping[str, SiteTable]) -> list[str]:
 def questions(
     profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None, whole: SiteTable | None = None
 ) -> list[str]:
-    """Return questions about odd data, one line each; ``whole`` is the file with the rows of all sites."""
+    """Return lines about suspicious columns; ``whole`` is the file with the rows of all sites, if there is one."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, note in ({} if whole is None else padded_columns(whole.table)).items():
         found.setdefault((name, note), []).append("all sites")
@@ -146,7 +145,7 @@ def _some(sites: Sequence[str]) -> str:
 
 
 def _same_rows(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return sites with identical tables: rows of one would be evaluated by models trained on them."""
+    """Return sites with equal tables: models would be evaluated on rows that they have seen."""
     names = list(profiles)
     return [
         f"the tables of {site} and {other} are alike in every column: is it the same file twice?"
@@ -157,7 +156,7 @@ def _same_rows(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _other_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
-    """Return the names of the two classes at sites where they differ."""
+    """Return the names of the two classes, if they differ between sites."""
     if task == "regression":
         return []
     called: dict[tuple[str, ...], tuple[str, list[str]]] = {}
@@ -172,7 +171,7 @@ def _other_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, 
 
 
 def questions_of_columns(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, absent: str) -> list[str]:
-    """Return a line for sites with few rows, columns that some sites lack, and classes of a single site."""
+    """Return lines for sites with few rows, columns that some sites lack, and classes of a single site."""
     sizes = {site: max((c.rows for c in columns), default=0) for site, columns in profiles.items()}
     lines = [
         f"{site} has {count_of(rows, 'row')}: too few to learn from or to evaluate on, and what leaves the site "
@@ -204,7 +203,7 @@ def questions_of_columns(profiles: Mapping[str, Sequence[ColumnProfile]], label:
 
 
 def _rare_classes(profiles: Mapping[str, Sequence[ColumnProfile]], label: str, task: Task | None) -> list[str]:
-    """Return a line if the label has one class, and one for each class that is rare over all sites."""
+    """Return a line if the label has one class, and one for each class with few rows over all sites."""
     found = [column for columns in profiles.values() for column in columns if column.name == label]
     if task == "regression" or any(column.distinct and not column.classes for column in found):
         return []
@@ -239,7 +238,7 @@ def _other_kinds(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) ->
 
 
 def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return columns whose names differ only in case, blanks or punctuation, at one site or at several."""
+    """Return columns whose names differ only in case, blanks or punctuation."""
     names = {column.name: None for columns in profiles.values() for column in columns}
     return [
         f"{format_names(alike)} differ in case, blanks or signs alone: are they the same column? then write them "
@@ -249,7 +248,7 @@ def _near_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _other_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return columns that a single site lacks while it alone has others: one of these may be the same."""
+    """Return columns that only one site lacks while only it has others: they may be the same."""
     everything = {column.name: None for columns in profiles.values() for column in columns}
     asked = {name for alike in look_alike(everything) for name in alike}
     names = {site: [c.name for c in columns if c.name not in asked] for site, columns in profiles.items()}
@@ -259,7 +258,7 @@ def _other_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
         absent = set.intersection(*others) - set(own) if others else set()
         alone = [name for name in own if not any(name in some for some in others)]
         if len(names) == 2 and lines:
-            break  # with two sites, both would be the same statement
+            break  # for two sites, both lines would be equivalent
         if absent and alone:
             lines.append(
                 f"{site} lacks {format_names(sorted(absent))}, and it alone has {format_names(alone)}: are they the "
@@ -269,7 +268,7 @@ def _other_names(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _near_categories(profiles: Mapping[str, Sequence[ColumnProfile]], label: str) -> list[str]:
-    """Return categories of a column that differ only in case, blanks or punctuation, at one site or at several."""
+    """Return categories of a column that differ only in case, blanks or punctuation."""
     found: dict[str, dict[str, list[str]]] = {}
     for site, columns in profiles.items():
         for column in columns:
@@ -287,7 +286,7 @@ def _near_categories(profiles: Mapping[str, Sequence[ColumnProfile]], label: str
 def _by_column(
     profiles: Mapping[str, Sequence[ColumnProfile]], value: Callable[[ColumnProfile], T | None]
 ) -> dict[str, dict[str, T]]:
-    """Return a value of every column that has it, by the column's name and by site."""
+    """Return a value of every column that has it, by column and site."""
     found: dict[str, dict[str, T]] = {}
     for site, columns in profiles.items():
         for column in columns:
@@ -305,7 +304,7 @@ def _units(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 def _leaks(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
     """Return columns that rank the label's classes almost perfectly by themselves.
 
-    A column that does so at some sites with few rows, and well enough at the others, is a good measurement.
+    If a column does so at some sites with few rows, and fairly well at the others, it is a good measurement.
     """
     lines = []
     for name, by_site in _by_column(profiles, lambda column: column.auc).items():
@@ -321,7 +320,7 @@ def _leaks(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
 
 
 def _codes(profiles: Mapping[str, Sequence[ColumnProfile]]) -> list[str]:
-    """Return isolated numbers in a column, such as codes for missing values, and the setting for them."""
+    """Return outlying numbers that may be codes for missing values, and the setting for them."""
     lines = []
     for name, by_site in _by_column(profiles, lambda column: column.codes or None).items():
         rows = sum((Counter(codes) for codes in by_site.values()), Counter[int]())
@@ -354,20 +353,20 @@ _FACTORS = {
     365.25: "days and years",
     1000.0: "such as grams and kilograms",
 }
-"""What one unit is of another, of those in common use."""
+"""Ratios between common units."""
 
-_GAP = 0.4  # a gap this large between logarithms of medians separates two groups of sites
+_GAP = 0.4  # a gap of this size between logarithms of medians separates two groups of sites
 _APART, _WHOLLY_APART = 0.9, 0.95
-"""How far the distributions of two groups must differ (Kolmogorov and Smirnov's distance)."""
+"""Minimum Kolmogorov-Smirnov distance between two groups."""
 
-_ALIKE = 0.35  # how far they may differ once the factor is taken out
-_NEAR = 0.2  # how far the logarithm of a ratio may be from that of a factor
-_LARGE = 5.0  # a larger ratio raises a question even if it is not a known factor, if the groups are disjoint
-_MOST = 1e300  # larger numbers count as this, so that two of them have a mean
+_ALIKE = 0.35  # maximum distance once the factor is removed
+_NEAR = 0.2  # maximum difference between the logarithms of a ratio and a factor
+_LARGE = 5.0  # larger ratios are reported even without a known factor, if the groups hardly overlap
+_MOST = 1e300  # larger numbers are clipped, so that two of them have a mean
 _Group = dict[str, np.ndarray]
 
 _BODY = (34.0, 41.0)
-"""Medians, in degrees Celsius, of the temperature of a body; other temperatures are known by the column's name."""
+"""Range of median body temperatures in degrees Celsius; other temperatures are recognised by the column name."""
 
 _WARMTH = re.compile("temperature|(?<![a-z])temp(?![a-z])", re.IGNORECASE)
 
@@ -375,9 +374,9 @@ _WARMTH = re.compile("temperature|(?<![a-z])temp(?![a-z])", re.IGNORECASE)
 def ask_about_units(name: str, spreads: Mapping[str, Sequence[float]]) -> list[str]:
     """Return a line for each group of sites that may have a column in another unit than most.
 
-    ``spreads`` are quantiles of the column's values other than zero, as many at every site.
+    ``spreads`` are quantiles of the column's non-zero values, equally many at every site.
     """
-    with np.errstate(over="ignore"):  # beyond all numbers counts as far apart too
+    with np.errstate(over="ignore"):  # overflow means far apart
         groups = _groups({site: np.clip(spread, -_MOST, _MOST) for site, spread in spreads.items()})
         most = max(range(len(groups)), key=lambda place: len(groups[place]))
         pairs = [(min(place, most), max(place, most)) for place in range(len(groups)) if place != most]
@@ -389,13 +388,13 @@ def _groups(spreads: _Group) -> list[_Group]:
     medians = {site: log(float(np.median(np.abs(spread)))) for site, spread in spreads.items()}
     order = sorted(medians, key=lambda site: medians[site])
     steps = np.diff([medians[site] for site in order])
-    least = max(_GAP, steps.max(initial=0.0) / 3)  # beside a large gap, small ones are differences between people
+    least = max(_GAP, steps.max(initial=0.0) / 3)  # beside a large gap, small ones are differences between patients
     starts = [0, *(np.flatnonzero(steps >= least) + 1), len(order)]
     return [{s: spread for s, spread in spreads.items() if s in order[a:b]} for a, b in pairwise(starts)]
 
 
 def _question(name: str, low: _Group, high: _Group) -> list[str]:
-    """Return a line if the values of two groups of sites differ as units do."""
+    """Return a line if the values of two groups of sites differ like units do."""
     below, above = np.concatenate(list(low.values())), np.concatenate(list(high.values()))
     small, large = np.abs(below), np.abs(above)
     ratio, apart = float(np.median(large) / np.median(small)), _distance(small, large)
@@ -418,7 +417,7 @@ def _question(name: str, low: _Group, high: _Group) -> list[str]:
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the largest difference between the distribution functions of two samples."""
+    """Return the Kolmogorov-Smirnov distance of two samples."""
     ends = np.concatenate([one, other])
     shares = [np.searchsorted(np.sort(values), ends, "right") / len(values) for values in (one, other)]
     return float(np.abs(shares[0] - shares[1]).max())

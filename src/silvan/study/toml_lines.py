@@ -1,8 +1,8 @@
-"""Finds the line of every key in a TOML file, converts what it says, and collects errors that point to lines.
+"""Finds the line of every key in a TOML file, converts values, and collects errors that point to lines.
 
-tomllib does not report lines of keys. But lines in which all brackets and strings are closed are one statement, with
-exactly one key or header. A text may be malicious: a site reads a coordinator's text before its owner has approved
-anything, so reading must take time in proportion to its length.
+tomllib does not report the lines of keys. But consecutive lines that close all brackets and strings are one statement
+with exactly one key or header. Texts may be malicious: a site reads the coordinator's text before its owner has
+approved anything, so the cost must be linear in its length.
 """
 
 import re
@@ -28,10 +28,10 @@ RENAMED = {
     "learner.seed": "random_state",
     "learner.monotone_constraints": "monotonic_cst",
 }
-"""Earlier names of keys, and names that other programs have for them."""
+"""Earlier names of keys, and their names in other programs."""
 
-BEFORE = "before the first [section]"  # the place of the study's own keys
-_LONGEST = 1 << 24  # maximum number of characters in a study's text
+BEFORE = "before the first [section]"  # where the keys of the study itself belong
+_LONGEST = 1 << 24  # maximum length of a text, in characters
 _PIECES = re.compile(
     r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|"(?:[^"\\\n]|\\[^\n])*+"?|'
     r"'''.*?(?:'{3,5}|\Z)|'[^'\n]*+'?|#[^\n]*|[][{}\n]",
@@ -40,7 +40,7 @@ _PIECES = re.compile(
 """Strings, comments, brackets and ends of lines."""
 
 _LONG_KEY = re.compile(r"(?<![\w.-])(?:[\w-]++[ \t]*+\.[ \t]*+){32}")
-"""A key of more names than anybody writes, which takes time and room by their square."""
+"""A key with very many names, which takes quadratic time and memory."""
 
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
@@ -55,7 +55,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """Return the content of a TOML text; raise ``InputError`` with the line where an editor looks for it."""
+    """Return the content of a TOML text; raise ``InputError`` with the line of a syntax error."""
     if len(text) > _LONGEST:
         raise InputError(f"{path}: {len(text):,} characters are too many; at most {_LONGEST:,}")
     if _LONG_KEY.search(_PIECES.sub(_without_text, text)):
@@ -102,7 +102,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _without_text(piece: re.Match[str]) -> str:
-    """Return a placeholder for a piece if only keys matter: a string may be a name in a key."""
+    """Return a placeholder for a piece when looking at keys only: a string may be a name in a key."""
     what = piece[0]
     return "s" if what[0] in "\"'" else "\n" if what == "\n" else " " if what[0] == "#" else what
 
@@ -129,9 +129,9 @@ def _paths(parsed: dict[str, Any]) -> list[Key]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a hint about an unknown word: the known one that was probably meant, or all of them.
+    """Return a hint about an unknown word: the most similar known word, or all of them.
 
-    Letters in another order are the likeliest mistake, and the first letter is seldom wrong: lable is label, not table.
+    Swapped letters are the likeliest mistake, and the first letter is seldom wrong: lable means label, not table.
     """
     known = list(known)
 
@@ -150,16 +150,16 @@ class Problems:
         self.path, self.lines = path, lines
         self.places = places or {}  # the place of keys
         self.found: list[tuple[int, str]] = []
-        self.wrong: set[Key] = set()  # the keys that errors are about
+        self.wrong: set[Key] = set()  # the keys with errors
 
     def add(self, key: Key, text: str) -> None:
-        """Add an error, on the line of a key or of its section."""
+        """Add an error, at the line of a key or of its section."""
         line = next((self.lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in self.lines), 1)
         self.found.append((line, f"{self.path}:{line}: {text}"))
         self.wrong.add(key)
 
     def unknown(self, key: Key, known: Iterable[str], text: str = "", given: Any = None) -> None:
-        """Add an error about an unknown key or value, with the known one that was probably meant."""
+        """Add an error about an unknown key or value, with a suggestion."""
         where, place = f" in [{key[0]}]" if len(key) > 1 else "", self.places.get(key[-1], "")
         if new := RENAMED.get(".".join(key)):
             hint = f"it is called {new!r}"
@@ -185,10 +185,10 @@ def convert_entries(
     check: Callable[[str, Any], object] | None = None,
     where: str = "",
 ) -> dict[str, Any]:
-    """Convert the entries of a table to their types; note all that is wrong, and return the rest.
+    """Convert the entries of a table to their types; report invalid ones as problems, and return the rest.
 
-    With ``none`` a key whose value may be None can be set to "none". ``check`` raises ``InputError`` for a value that
-    is wrong all the same. ``where`` is the place of the keys in an error about an unknown one.
+    With ``none``, a key whose value may be None can be set to "none". ``check`` may raise ``InputError`` for a
+    converted value. ``where`` is the place of the keys in errors about unknown ones.
     """
     if not isinstance(values, dict):
         name = section[-1]

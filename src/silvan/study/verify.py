@@ -1,9 +1,9 @@
 """Verifies a finished study, using the coordinator's journal and the sites' signed statements.
 
-What a coordinator asks follows from the study and from the replies. So the study is run again with the journal in place
-of the sites, and compared with the sites' statements: each request that follows was asked, and no other; each reply in
-the journal is the one that the site signed; each sum is the sum of what the sites answered. What is proved by that, and
-what is not, is in docs/verification.md.
+All requests follow from the study and the replies. So the study is run again with the journal in place of the sites,
+and compared with the sites' statements: the requests that follow were made, and no others; each reply in the journal is
+the one that the site signed; each sum is the sum of the sites' replies. docs/verification.md says what this proves, and
+what it does not.
 """
 
 import math
@@ -43,12 +43,12 @@ from silvan.study.study import Study
 from silvan.util.readable import count_of, format_names
 
 _CLOSE = 1e-9
-"""By how much, relatively, numbers may differ that another machine computed."""
+"""Relative tolerance for numbers computed on another machine."""
 
 OF_THE_RUN = frozenset(
     ("made", "seconds", "versions", "fingerprint", "bytes", "traffic", "received", "verification", "copy_for", "among")
 )
-"""What ``run.json`` says of one run of a study and of its machine: it does not follow from the replies."""
+"""Fields of ``run.json`` about the run and its machine, which do not follow from the replies."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing deviates from the study, as far as it could be verified."""
+        """Whether no deviation was found."""
         return not self.deviations and not self.other_versions
 
     @property
@@ -83,7 +83,7 @@ class Verification:
 
 
 def verify_study(folder: str | Path, roster: Roster | None = None) -> Verification:
-    """Verify a study by its run folder, a copy of the coordinator's.
+    """Verify a study from a copy of the coordinator's run folder.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def verify_study(folder: str | Path, roster: Roster | None = None) -> Verificati
 
 
 def note_verification(folder: str | Path, found: Verification) -> None:
-    """Write the result of a verification into a run folder's record."""
+    """Write the result of a verification into the record of a run folder."""
     run = Run(folder)
     record = run.read()
     record.verification = found.sentence
@@ -134,7 +134,7 @@ class _VersionOf(msgspec.Struct):
 
 
 def _compare_versions(run: Run, record: Record) -> str:
-    """Return which versions of silvan differ, in a sentence; empty if none do."""
+    """Return which versions of silvan differ, in a sentence; empty if none."""
     here = version("silvan")
     used = {"the coordinator": record.versions.get("silvan", here)}
     journal = _ReplayJournal(run.file(JOURNAL))
@@ -198,7 +198,7 @@ class _Replay:
     stopped: str = ""
 
     def go(self) -> Record:
-        """Run the study on its journal."""
+        """Run the study with its journal."""
         federation = self._federation(self.study.unique_name, self.sites, JOURNAL)
         federation.agree_later = lambda: agree(federation, self.study)
         federation.split_later = lambda split: self._split(federation, split)
@@ -208,10 +208,10 @@ class _Replay:
                 warnings.simplefilter("ignore", UserWarning)
                 run_study(self.study, federation, self.again, record, Listener(), secret_sampling=self.study.secret)
         except _NotInJournalError:
-            self.stopped = "the journal has no answer to it"
+            self.stopped = "the journal has no reply to it"
         except SilvanError as error:
             self.stopped = f"the replies in the journal do not lead to the end of the study: {error}"
-        except (ArithmeticError, LookupError, TypeError, ValueError):  # no honest site gives such replies
+        except (ArithmeticError, LookupError, TypeError, ValueError):  # no honest site sends such replies
             self.stopped = "the replies in the journal do not lead to the end of the study"
         return record
 
@@ -244,7 +244,7 @@ class _Replay:
         return bool(self.stopped) and federation is self.federations[-1]
 
 
-# -- comparing it with what sites signed
+# -- comparison with the sites' statements
 
 
 def _verify(run: Run, record: Record, study: Study, roster: Roster, found: Verification) -> None:
@@ -313,7 +313,7 @@ def _verify_federation(replay: _Replay, federation: Federation, found: Verificat
     if not replay.is_last(federation):
         commitment = sums_digest(questions)
         if any(statement.sums_digest != commitment for statement in statements.values()):
-            faults.append("the sums in the journal are not those that the coordinator committed itself to")
+            faults.append("the sums in the journal are not those that the coordinator committed to")
 
     if federation.lost and len(federation.active) < (federation.quorum or len(federation.sites)):
         faults.append(f"left out, which the study does not allow: {format_names(list(federation.lost))}")
@@ -370,7 +370,7 @@ def _compare(
         if question.kind.verb == "ask":
             kept = federation.journal.find(question.name).get(site)
             if kept is not None and digest(kept.body) not in answers.get(question.asked[site], []):
-                yield f"the answer to {describe_question(question)} in the journal is not the one that was given"
+                yield f"the reply to {describe_question(question)} in the journal is not the one that was sent"
 
 
 def _deviation(want: LoggedQuestion | None, given: Answered | None, wanted: set[str], got: set[str], site: str) -> str:

@@ -1,1 +1,1 @@
-"""The live page of a folder, ``silvan web``: studies, progress, what left, approvals, results, start and stop."""
+"""The live page of a folder (``silvan web``): studies, progress, approvals, ledger, results, start and stop."""

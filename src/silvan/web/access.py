@@ -1,9 +1,9 @@
-"""Who may see the page: people with a token, under one of its own addresses; and the headers of every answer.
+"""Who may see the page: people with a token, under one of its own addresses; and the headers of every response.
 
-A token is in the address that a command prints, and from then on in a cookie. Other pages in the same browser cannot
-act in somebody's name: the cookie is sent with requests of this page only, and a form carries a second token, which no
-other page can read. Requests under another name than the page's own are refused, so that a name which is made to lead
-to this machine (DNS rebinding) opens nothing. Who may only look has no form that does anything.
+The printed address contains a token, which then moves to a cookie. Other pages in the same browser cannot act in
+somebody's name: the browser sends the cookie only with requests from this page, and each form carries a second token
+that no other page can read. Requests for a host name other than the page's own are refused, which stops DNS rebinding.
+People who may only view have no working form.
 """
 
 import hmac
@@ -24,13 +24,13 @@ from silvan.web.people import People, Person
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 OPEN = "/static/"
-"""What needs no token: files that are the same everywhere."""
+"""Paths that need no token: files that are the same everywhere."""
 
 PERSON = "silvan.person"
-"""Where a request has who asks."""
+"""The key of a request's scope that holds the person."""
 
 USER_HEADER = "x-remote-user"
-"""The header in which a reverse proxy says who somebody is; its own token is in ``Authorization: Bearer``."""
+"""The header in which a reverse proxy names the person; the proxy's own token is in ``Authorization: Bearer``."""
 
 _CONTENT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -47,11 +47,11 @@ HEADERS = {
 }
 
 Refusal = Callable[[int, str], Response]
-"""Makes the page that says why a request is refused, given the status and the text."""
+"""Makes the page that explains a refusal, given the status and the text."""
 
 
 class Root(NamedTuple):
-    """Where a reverse proxy serves the page: its origin, and the path before all paths; both empty without a proxy."""
+    """Where a reverse proxy serves the page: its origin and path prefix; both empty without a proxy."""
 
     origin: str = ""
     path: str = ""
@@ -61,19 +61,19 @@ class Root(NamedTuple):
         """Read ``/north`` or ``https://apps.example.org/north``."""
         parts = urlsplit(text)
         path = parts.path.rstrip("/")
-        known = parts.scheme in ("http", "https") and parts.netloc if parts.scheme or parts.netloc else True
+        origin = parts.scheme in ("http", "https") and parts.netloc if parts.scheme or parts.netloc else True
         clean = not (parts.query or parts.fragment or "//" in path or "@" in parts.netloc)
-        if not known or not clean or (path and not path.startswith("/")):
+        if not origin or not clean or (path and not path.startswith("/")):
             raise InputError.wrong("root-path", "a path such as /north, or an address: https://HOST/north", text)
         return cls(f"{parts.scheme}://{parts.netloc.lower()}" if parts.netloc else "", path)
 
     def strip(self, path: str) -> str:
-        """Return a path as the page knows it, whether the proxy took what is before it off or not."""
+        """Return a path without the prefix, whether or not the proxy has already removed it."""
         return path[len(self.path) :] or "/" if self.path and f"{path}/".startswith(f"{self.path}/") else path
 
 
 class Access:
-    """The names under which the page may be asked for, and who may ask."""
+    """The addresses under which the page may be requested, and who may request it."""
 
     def __init__(
         self,
@@ -87,8 +87,9 @@ class Access:
     ) -> None:
         self.port, self.host, self.root = port, host, root
         self.token = secrets.token_urlsafe(32) if token is None else token
-        own = self.starter = Person(starter, "approve", digest(self.token.encode()))
-        self.people = People(None, own) if people is None else People(people.path and people.path.parent, own)
+        self.starter = Person(starter, "approve", digest(self.token.encode()))
+        folder = None if people is None or people.path is None else people.path.parent
+        self.people = People(folder, self.starter)
         self._once = secrets.token_urlsafe(32)
         self.hosts = {_with_port(name, port) for name in (*LOOPBACK, host)}
         if root.origin:
@@ -103,23 +104,23 @@ class Access:
 
     @property
     def address(self) -> str:
-        """The address to open, with the token of who started the page."""
+        """The address to open, with the token of the person who started the page."""
         return f"{self.base}?token={self.token}"
 
     @property
     def address_once(self) -> str:
-        """The address that ``--open`` opens, with a token that is good for one use: history and logs keep addresses."""
+        """The address for ``--open``, with a token that works once, since histories and logs keep addresses."""
         return f"{self.base}?token={self._once}"
 
     def redeem(self, token: str) -> bool:
-        """Whether a token is the one of ``address_once``; it is not known again."""
+        """Whether a token is that of ``address_once``, which then becomes invalid."""
         if not hmac.compare_digest(token.encode(), self._once.encode()):
             return False
         self._once = secrets.token_urlsafe(32)
         return True
 
     def form_token(self, person: Person) -> str:
-        """Return what every form of a person carries; each start of the page makes another."""
+        """Return the token of a person's forms, which changes with each start of the page."""
         return hmac.digest(self._secret, f"silvan form\0{person.name}\0{person.token}".encode(), "sha256").hex()
 
     def is_form(self, person: Person, token: str) -> bool:
@@ -128,13 +129,13 @@ class Access:
 
 
 class Guard:
-    """Refuses requests of nobody known, of other names and of other pages; adds headers to all answers."""
+    """Refuses requests from unknown people, other host names and other pages; adds headers to all responses."""
 
     def __init__(self, app: ASGIApp, access: Access, refusal: Refusal) -> None:
         self._app, self._access, self._refusal = app, access, refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on."""
+        """Answer a request, or pass it on."""
         if scope["type"] != "http":
             return
 
@@ -150,11 +151,11 @@ class Guard:
         await (self._app if answer is None else answer)(scope, receive, with_headers)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """Return what is answered in place of the page; None if the request may go on."""
+        """Return the response in place of the page; None if the request may proceed."""
         headers, access = Headers(scope=scope), self._access
         host = headers.get("host", "").lower()
         if host not in access.hosts:
-            return self._refusal(421, "This page is not known under this name. Open the address that was printed.")
+            return self._refusal(421, "The page has another address. Open the one that was printed.")
         if scope["path"].startswith(OPEN):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -162,8 +163,8 @@ class Guard:
         if given:
             if access.redeem(given[-1]):
                 return self._take_token(scope, query, access.token)
-            known = access.people.by_token(given[-1])
-            usable = known is not None and known.right != "proxy"
+            person_of = access.people.by_token(given[-1])
+            usable = person_of is not None and person_of.right != "proxy"
             return self._take_token(scope, query, given[-1]) if usable else self._unknown()
         person = self._who(headers)
         if not isinstance(person, Person):
@@ -174,14 +175,14 @@ class Guard:
             if not person.may_act:
                 return self._refusal(
                     403,
-                    f"{person.name} may look at this page and not act on it; ask its owner for a token that may "
-                    "approve (`silvan web FOLDER --add NAME --right approve`). Nothing was done.",
+                    f"{person.name} may only view this page; ask its owner for a token with the right to approve "
+                    "(`silvan web FOLDER --add NAME --right approve`). Nothing was done.",
                 )
         scope[PERSON] = person
         return None
 
     def _who(self, headers: Headers) -> "Person | Response":
-        """Return who asks, by a proxy's word or by a cookie, or what they are answered."""
+        """Return the person named by a proxy or a cookie, or a refusal."""
         people = self._access.people
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
@@ -189,16 +190,18 @@ class Guard:
             name = headers.get(USER_HEADER, "")
             person = people.by_name(name) if proxy is not None and proxy.right == "proxy" else None
             if person is None:
-                return self._refusal(403, "The sign-on knows you, and this page does not: ask its owner to add you.")
+                return self._refusal(
+                    403, "You are signed on, but this page does not know you: ask its owner to add you."
+                )
             return person
         found = people.by_token(cookie_parser(headers.get("cookie", "")).get(self._access.cookie, ""))
         return self._unknown() if found is None or found.right == "proxy" else found
 
     def _take_token(self, scope: Scope, query: list[tuple[str, str]], token: str) -> Response:
-        """Keep the token in a cookie, and take it out of the address."""
+        """Move the token from the address to a cookie."""
         root = self._access.root
         rest = urlencode([(name, value) for name, value in query if name != "token"])
-        path = "/" + scope["path"].lstrip("/\\")  # never the address of another machine
+        path = "/" + scope["path"].lstrip("/\\")  # never another machine's address
         response = RedirectResponse(root.path + path + (f"?{rest}" if rest else ""), status_code=303)
         secure = root.origin.startswith("https:")
         named = {"httponly": True, "samesite": "strict", "path": root.path or "/", "secure": secure}
@@ -208,8 +211,8 @@ class Guard:
     def _unknown(self) -> Response:
         return self._refusal(
             401,
-            "This page is for people who have a token. Open the address that `silvan web` printed, with the token at "
-            "its end; each start makes a new one, and a person who was added keeps theirs.",
+            "This page needs a token. Open the address that `silvan web` printed, which ends with the token; each "
+            "start makes a new one, while people who were added keep theirs.",
         )
 
 

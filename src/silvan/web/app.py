@@ -1,6 +1,6 @@
 """Serves the pages of a folder: routes, forms, and a stream of events that keeps an open page up to date.
 
-It listens on this machine's own address unless another is named.
+It listens on localhost unless told otherwise.
 """
 
 import asyncio
@@ -32,14 +32,17 @@ log = logging.getLogger("silvan.web")
 
 _STATIC = Path(__file__).parent / "static"
 _PAUSE, _QUIET = 0.5, 15.0
-"""Seconds between two looks at a folder, and after which a stream says that it is alive."""
+"""Seconds between two looks at a folder, and before an idle stream sends a sign of life."""
 
-_ALL = ("", "0.0.0.0", "::", "*")  # noqa: S104  these are refused
+_ALL = ("", "0.0.0.0", "::", "*")  # noqa: S104  refused below
 
 _MOST_BYTES, _MOST_NOTICES = 20_000, 50
 
 _REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 """What a report may do: show itself."""
+
+HELP = Page("Help", "help.html.jinja", {})
+"""The page that every folder has: it explains the others, and needs no network."""
 
 
 class Pages:
@@ -47,7 +50,7 @@ class Pages:
 
     def __init__(self, folder: Folder, access: Access) -> None:
         self.folder, self.access = folder, access
-        self._notices: dict[str, tuple[str, bool]] = {}  # what actions had to say, and whether it is good news
+        self._notices: dict[str, tuple[str, bool]] = {}  # results of actions, and whether they succeeded
 
     # -- pages
 
@@ -56,34 +59,39 @@ class Pages:
         path = request.path_params["path"].strip("/")
         page: Page | File | None
         try:
-            page = await run_in_threadpool(lambda: self.folder.page(path) or self.folder.file(path))
+            page = await run_in_threadpool(lambda: self._page(path) or self.folder.file(path))
         except (SilvanError, OSError) as error:
             return self.refusal(500, describe(error))
         if page is None:
             return self.refusal(404, "There is no such page.")
         if isinstance(page, File):
             return _send(page)
-        notice = self._notices.pop(request.query_params.get("notice", ""), None)  # shown once: it may be outdated soon
+        notice = self._notices.pop(
+            request.query_params.get("notice", ""), None
+        )  # shown once, since it may soon be outdated
         template, values = environment().get_template(page.template), self._values(page, path, _person(request), notice)
         return HTMLResponse(await run_in_threadpool(template.render, values))
 
+    def _page(self, path: str) -> Page | None:
+        return HELP if path == "help" else self.folder.page(path)
+
     def _values(self, page: Page, path: str, person: Person, notice: tuple[str, bool] | None = None) -> dict[str, Any]:
-        root = self.access.root.path
-        whole = {"folder": self.folder.name, "links": self.folder.links, "person": person, "root": root}
+        root, links = self.access.root.path, (*self.folder.links, ("/help", "Help"))
+        whole = {"folder": self.folder.name, "links": links, "person": person, "root": root}
         whole |= {"form_token": self.access.form_token(person) if person.may_act else ""}
-        own = {"title": page.title, "path": f"/{path}", "live": f"{root}/live/{quote(path)}", "notice": notice}
-        return {**page.values, **whole, **own}
+        single = {"title": page.title, "path": f"/{path}", "live": f"{root}/live/{quote(path)}", "notice": notice}
+        return {**page.values, **whole, **single}
 
     def refusal(self, status: int, text: str) -> Response:
-        """Return a page that says why there is nothing else to see."""
+        """Return a page that explains why a request is refused."""
         template = environment().get_template("refusal.html.jinja")
         page = template.render(status=status, text=text, root=self.access.root.path)
         return HTMLResponse(page, status)
 
-    # -- what is new
+    # -- updates
 
     async def events(self, request: Request) -> Response:
-        """Send the moving part of a page, now and whenever it is another."""
+        """Send the changing part of a page, now and after every change."""
         path = request.path_params["path"].strip("/")
         stream = self.stream(path, _person(request))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
@@ -113,9 +121,9 @@ class Pages:
             return describe(error)
 
     def moving(self, path: str, person: Person) -> str:
-        """Return the moving part of a page, as HTML."""
+        """Return the changing part of a page as HTML."""
         try:
-            page = self.folder.page(path) or Page("", "base.html.jinja", {"problem": "This page is gone."})
+            page = self._page(path) or Page("", "base.html.jinja", {"problem": "This page no longer exists."})
         except (SilvanError, OSError) as error:
             page = Page("", "base.html.jinja", {"problem": describe(error)})
         template = environment().get_template(page.template)
@@ -125,7 +133,7 @@ class Pages:
     # -- forms
 
     async def act(self, request: Request) -> Response:
-        """Do what a form asks for, then show the page that it was on."""
+        """Carry out a form's action, then show the page that it was on."""
         body = b""
         async for part in request.stream():
             body += part
@@ -134,10 +142,10 @@ class Pages:
         form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
         person = _person(request)
         if not self.access.is_form(person, form.get("form", "")):
-            return self.refusal(403, "This form is not of this page, or of an earlier start of it. Nothing was done.")
+            return self.refusal(403, "This form was not issued by this page since its last start. Nothing was done.")
         action = self.folder.actions().get(request.path_params["action"])
         if action is None:
-            return self.refusal(404, "There is nothing of this name to do.")
+            return self.refusal(404, "There is no such action.")
         form["by"] = person.name
         try:
             text, good = await run_in_threadpool(action, form), True
@@ -151,13 +159,13 @@ class Pages:
 
 
 def _person(request: Request) -> Person:
-    """Return who asks, as the guard found out."""
+    """Return the person whom the guard recognised."""
     person: Person = request.scope[PERSON]
     return person
 
 
 def describe(error: Exception) -> str:
-    """Return an error in a sentence."""
+    """Return an error as a sentence."""
     if isinstance(error, OSError):
         return f"{error.filename or 'A file'}: {(error.strerror or 'cannot be used').lower()}."
     text = str(error)
@@ -172,8 +180,8 @@ def make_app(folder: Folder, access: Access) -> ASGIApp:
         return Response(STYLE.read_text(), media_type="text/css")
 
     async def mistake(request: Request, error: Exception) -> Response:
-        log.error("a mistake in silvan: %s", type(error).__name__, exc_info=error)
-        return pages.refusal(500, f"A mistake in silvan: {type(error).__name__}.")
+        log.error("a bug in silvan: %s", type(error).__name__, exc_info=error)
+        return pages.refusal(500, f"A bug in silvan: {type(error).__name__}.")
 
     app = Starlette(
         routes=[
@@ -200,10 +208,10 @@ def _send(file: File) -> Response:
 
 @contextmanager
 def listen(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen at an address; raise ``InputError`` if that cannot be done, or would be at all addresses."""
+    """Listen on an address; raise ``InputError`` if that is impossible, or would open all addresses."""
     if host in _ALL:
         raise InputError.about(
-            "host", "must be one address of this machine, by which the page is then opened, not all of them"
+            "host", "must be one address of this machine, the one used to open the page, not all of them"
         )
     try:
         made = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -217,7 +225,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def serve(app: ASGIApp, listener: socket.socket) -> None:
-    """Serve until interrupted; nothing is logged, since addresses may hold the token."""
+    """Serve until interrupted, without logs, since addresses may contain the token."""
     plain: dict[str, Any] = {"http": "h11", "ws": "none", "lifespan": "off", "limit_concurrency": 200}
     silent: dict[str, Any] = {
         "access_log": False,

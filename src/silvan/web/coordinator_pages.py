@@ -1,4 +1,4 @@
-"""The pages of a coordinator's folder: the federation's sites and studies, and what its owner can start and stop."""
+"""The pages of a coordinator's folder: sites, studies, and the processes that its owner can start and stop."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ class CoordinatorFolder(StudiesFolder):
         self._presence = Presence(self.hub)
 
     def state(self) -> object:
-        """Return something that differs when a page may show something else."""
+        """Return a value that changes whenever a page may change."""
         pids = [process.pid for process in processes_of(self.hub)]
         return super().state(), stamp([self.path / HUB]), pids, self._presence.connected()
 
@@ -50,20 +50,20 @@ class CoordinatorFolder(StudiesFolder):
         return self.path / RUNS / study.folder
 
     def _run(self, form: dict[str, str]) -> str:
-        """Submit a study, which the coordinator's process then runs to its end."""
+        """Submit a study; the coordinator's process runs it to its end."""
         study = self._read(self._study_file(form))
         submit(Supervisor(self.hub, study), form["by"])
         return f"Submitted: {study.name}."
 
     def _look(self, run: Path) -> RunView:
-        """Return how a study stands: by what its job writes, and by what the coordinator's process does with it."""
+        """Return the state of a study, from what its job writes and what the coordinator's process does with it."""
         wanted, at_work = pending(Run(run)) is not None, is_locked(run)
         view = look_at(run, wanted or at_work, (run / CANCELLED).exists())
-        said = try_json(run / SUPERVISED, Supervised) or Supervised()
-        if view.state == "running" and said.lines and not at_work:
-            return view._replace(text=said.lines[-1][1])
-        if view.state in ("stopped", "failed") and said.ended and said.error:
-            return view._replace(state="failed", text=said.error)
+        supervised = try_json(run / SUPERVISED, Supervised) or Supervised()
+        if view.state == "running" and supervised.lines and not at_work:
+            return view._replace(text=supervised.lines[-1][1])
+        if view.state in ("stopped", "failed") and supervised.ended and supervised.error:
+            return view._replace(state="failed", text=supervised.error)
         return view
 
     # -- pages
@@ -89,20 +89,20 @@ class CoordinatorFolder(StudiesFolder):
     # -- actions
 
     def actions(self) -> dict[str, Callable[[dict[str, str]], str]]:
-        """Return what forms may do."""
+        """Return the actions of forms."""
         return {"start": self._start, "stop": self._stop, "run": self._run, "cancel": self._cancel}
 
     def _start(self, form: dict[str, str]) -> str:
         start_coordinator(self.hub)
-        return "The coordinator runs: sites can join and connect."
+        return "The coordinator is running: sites can join and connect."
 
     def _stop(self, form: dict[str, str]) -> str:
         stopped = stop_all(processes_of(self.hub))
-        return "Stopped; a study that runs goes on when it is started again." if stopped else "Nothing was running."
+        return "Stopped; a running study resumes at the next start." if stopped else "Nothing was running."
 
     def _cancel(self, form: dict[str, str]) -> str:
         ended = cancel(self.hub.run(self._read(self._study_file(form)).folder), form["by"])
-        return "Cancelled." if ended else "Nothing to cancel: it has not begun, or is done."
+        return "Cancelled." if ended else "Nothing to cancel: the study has not started, or is done."
 
     def _study_file(self, form: dict[str, str]) -> Path:
         """Return the study file that a form names: one in the folder, or that of a run."""
@@ -111,21 +111,21 @@ class CoordinatorFolder(StudiesFolder):
 
 
 class Presence:
-    """Which sites are connected, asked of the server every few seconds while somebody looks."""
+    """Which sites are connected, polled every few seconds while somebody is looking."""
 
     def __init__(self, hub: CoordinatorFiles) -> None:
         self._hub, self._lock = hub, threading.Lock()
-        self._found: list[str] | None = None
+        self._connected: list[str] | None = None
         self._looked, self._thread = 0.0, threading.Thread()
 
     def connected(self) -> list[str] | None:
-        """Return the sites that were connected a moment ago; None until that is known."""
+        """Return the sites that were connected a moment ago; None until the first poll."""
         with self._lock:
             self._looked = time.monotonic()
             if not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._ask, daemon=True, name="silvan-presence")
                 self._thread.start()
-        return self._found
+        return self._connected
 
     def _ask(self) -> None:
         session: Session | None = None
@@ -135,9 +135,9 @@ class Presence:
                     raise ConnectionError
                 session = session or Session(self._hub.path / "admin", ADMIN, timeout=5.0)
                 seen = session.sites()
-                self._found = sorted(site for site, at in seen.items() if time.time() - at < RECENT)
+                self._connected = sorted(site for site, at in seen.items() if time.time() - at < RECENT)
             except ConnectionError:
-                self._found = []
+                self._connected = []
                 if session is not None:
                     session.close()
                 session = None

@@ -1,4 +1,4 @@
-"""What a page is: a template with its values; and what a folder must be able to do to have pages."""
+"""Pages (a template with its values), and the interface of folders that have pages."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ _TICKS = re.compile("`([^`<>]*)`")
 
 
 class Page(NamedTuple):
-    """A page: its title, its template, and what the template shows."""
+    """A page: its title, its template, and the template's values."""
 
     title: str
     template: str
@@ -26,7 +26,7 @@ class Page(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file to send: its content and type, and what it is called if it is to be kept."""
+    """A file to send: its content and type, and its name if it is a download."""
 
     data: bytes
     type: str
@@ -36,11 +36,11 @@ class File(NamedTuple):
 class Folder(Protocol):
     """A folder that has pages."""
 
-    name: str  # what all its pages are headed
+    name: str  # the heading of all its pages
 
     @property
     def links(self) -> tuple[tuple[str, str], ...]:
-        """The pages to choose from: path and title."""
+        """The pages in the menu: path and title."""
 
     def page(self, path: str) -> Page | None:
         """Return the page of a path; None if there is none."""
@@ -49,27 +49,27 @@ class Folder(Protocol):
         """Return the file of a path; None if there is none."""
 
     def state(self) -> object:
-        """Return something that differs when a page may show something else; found quickly."""
+        """Return a value that changes whenever a page may change; must be quick."""
 
     def actions(self) -> dict[str, Callable[[dict[str, str]], str]]:
-        """Return what forms may do: given the fields, each returns what to show, or raises ``SilvanError``."""
+        """Return the actions of forms: each takes the fields and returns a text to show, or raises ``SilvanError``."""
 
 
 def stamp(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """Return of each file that is there its path, its size and when it was changed."""
-    found = []
+    """Return path, size and modification time of each file that exists."""
+    stamps = []
     for path in paths:
         try:
             status = path.stat()
         except OSError:
             continue
-        found.append((str(path), status.st_size, status.st_mtime_ns))
-    return found
+        stamps.append((str(path), status.st_size, status.st_mtime_ns))
+    return stamps
 
 
 @cache
 def environment() -> Environment:
-    """Return the templates; every text is escaped, and what could turn or hide text is replaced."""
+    """Return the templates, which escape all text and replace characters that could reorder or hide text."""
     made = page_environment(_HERE, format_bytes=format_bytes, moment=_moment, commands=_commands)
     made.finalize = _plain
     return made
@@ -82,12 +82,12 @@ def _plain(value: Any) -> Any:
 
 
 def _commands(text: str) -> Markup:
-    """Return text with commands, which stand between backticks, set as such."""
+    """Return text with commands (between backticks) set as code."""
     return Markup(_TICKS.sub(r"<code>\1</code>", str(escape(_plain(text)))))  # noqa: S704  escaped
 
 
 def _moment(text: str) -> str:
-    """Return a time as it stands in files in a shorter way."""
+    """Return a time from a file in a shorter form."""
     try:
         return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S")
     except ValueError:

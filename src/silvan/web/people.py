@@ -1,7 +1,7 @@
-"""Who may open a folder's page: named people, each with a token; the folder keeps only its digest.
+"""Who may open a folder's page: named people, each with a token of which the folder keeps only the digest.
 
-The file is in the folder, for its owner's eyes. A person may ``view`` or ``approve``. A reverse proxy that knows who
-somebody is (single sign-on) has a token too, with the right ``proxy``: it names the person in a header.
+The file is in the folder and readable only by its owner. A person may ``view`` or ``approve``. A reverse proxy with
+single sign-on also has a token, with the right ``proxy``: it names the person in a header.
 """
 
 import hmac
@@ -17,7 +17,7 @@ from silvan.federation.store import digest
 from silvan.util.files import read_json, write_json
 
 PEOPLE = "web-people.json"
-"""What the file is called in a folder."""
+"""The name of the file in a folder."""
 
 Right = Literal["view", "approve", "proxy"]
 RIGHTS = ("view", "approve", "proxy")
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]{0,60}[^\s\x00-\x1f\x7
 
 
 class Person(msgspec.Struct, frozen=True):
-    """Who opens a page, and what they may do there."""
+    """A person who opens the page, and their right."""
 
     name: str
     right: Right
@@ -34,7 +34,7 @@ class Person(msgspec.Struct, frozen=True):
 
     @property
     def may_act(self) -> bool:
-        """Whether a form of theirs does anything."""
+        """Whether the person's forms have any effect."""
         return self.right == "approve"
 
 
@@ -43,7 +43,7 @@ class _Content(msgspec.Struct):
 
 
 class People:
-    """The people of a folder; without a folder, nobody but who started the page."""
+    """The people of a folder; without a folder, only the person who started the page."""
 
     def __init__(self, folder: Path | None, starter: Person | None = None) -> None:
         self.path = None if folder is None else folder / PEOPLE
@@ -56,7 +56,7 @@ class People:
         return read_json(self.path, _Content, "damaged; remove it, and add the people again").people
 
     def add(self, name: str, right: str) -> str:
-        """Add a person, or give one a new token and right; return the token, which is kept nowhere."""
+        """Add a person, or give one a new token and right; return the token, which is stored nowhere."""
         if right not in RIGHTS:
             raise InputError.wrong("right", f"one of {', '.join(RIGHTS)}", right)
         if not _NAME.fullmatch(name):
@@ -67,21 +67,21 @@ class People:
         return token
 
     def remove(self, name: str) -> None:
-        """Take a person's right away at once."""
+        """Revoke a person's access immediately."""
         if not any(one.name == name for one in self.listed()):
             raise InputError(f"there is nobody called {name!r}; there are {', '.join(p.name for p in self.listed())}")
         self._write([one for one in self.listed() if one.name != name])
 
     def by_token(self, token: str) -> Person | None:
-        """Return whose token this is."""
-        given, found = digest(token.encode()), None
+        """Return the person with this token."""
+        given, owner = digest(token.encode()), None
         for one in [*self.listed(), *([self._starter] if self._starter is not None else [])]:
             if one.token and hmac.compare_digest(one.token, given):
-                found = one
-        return found
+                owner = one
+        return owner
 
     def by_name(self, name: str) -> Person | None:
-        """Return a person by the name that a proxy gives."""
+        """Return the person that a proxy names."""
         return next((one for one in self.listed() if one.name == name and one.right != "proxy"), None)
 
     def _write(self, people: list[Person]) -> None:

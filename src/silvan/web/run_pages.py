@@ -1,4 +1,4 @@
-"""The pages of runs on this machine: of a run folder, or of a folder with study files and the runs below it."""
+"""The pages of runs on this machine: of one run folder, or of a folder with study files and runs."""
 
 import time
 from abc import ABC, abstractmethod
@@ -23,12 +23,12 @@ class StudyFile(NamedTuple):
 
     file: str
     name: str
-    run: str  # its run folder, if it has begun and is shown here
+    run: str  # its run folder, if it has started and is shown here
     problem: str
 
 
 class StudiesFolder(ABC):
-    """A folder with study files and runs as pages; subclasses know where runs are, and how a study is run."""
+    """A folder with study files and runs as pages; subclasses know where runs are and how studies run."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
@@ -57,18 +57,18 @@ class StudiesFolder(ABC):
         return [self._look(run) for run in runs]
 
     def _files(self) -> list[StudyFile]:
-        found, shown = [], {path.resolve(): key for key, path in self._folders().items()}
+        files, shown = [], {path.resolve(): key for key, path in self._folders().items()}
         for path in sorted(self.path.glob("*.toml")):
             try:
                 study = self._read(path)
             except (SilvanError, OSError) as error:
-                found.append(StudyFile(path.name, path.stem, "", str(error)))
+                files.append(StudyFile(path.name, path.stem, "", str(error)))
                 continue
-            found.append(StudyFile(path.name, study.name, shown.get(self._run_folder(study).resolve(), ""), ""))
-        return found
+            files.append(StudyFile(path.name, study.name, shown.get(self._run_folder(study).resolve(), ""), ""))
+        return files
 
     def state(self) -> object:
-        """Return something that differs when a page may show something else."""
+        """Return a value that changes whenever a page may change."""
         runs = sorted(self._folders().values())
         files = [*sorted(self.path.glob("*.toml")), *(run / name for run in runs for name in _WATCHED)]
         return stamp(files), [process_of_run(run).pid for run in runs], int(time.time() / 10)
@@ -81,7 +81,7 @@ class StudiesFolder(ABC):
         return None if run is None or record is None else File(report_of(record, run), "text/html")
 
     def _run_page(self, view: RunView, text: str, act: str, again: dict[str, str], can_cancel: bool) -> Page:
-        """Return the page of a run; ``again`` are the fields of the form that runs it once more."""
+        """Return the page of a run; ``again`` are the fields of the form that runs it again."""
         values = {
             "run": view,
             "sentences": sentences_of(view.record),
@@ -100,7 +100,7 @@ class StudiesFolder(ABC):
 
 
 class RunsFolder(StudiesFolder):
-    """A folder with runs of ``silvan fit`` as pages; a run folder is one of a single run."""
+    """A folder with runs of ``silvan fit`` as pages, or a single run folder."""
 
     links = (("/", "Runs"),)
 
@@ -109,20 +109,20 @@ class RunsFolder(StudiesFolder):
         self.single = (self.path / RUN).is_file()
         if not self.single and not self._folders() and not list(self.path.glob("*.toml")):
             raise InputError(
-                f"{path}: there is nothing to show: neither a coordinator's folder, nor a site's, nor one with runs "
-                "or study files"
+                f"{path}: there is nothing to show: it is not a coordinator's or a site's folder, and has no runs or "
+                "study files"
             )
 
     def _folders(self) -> dict[str, Path]:
-        """Return the run folders, by name: this one, those in it, or those in ``runs`` in it."""
+        """Return the run folders by name: this folder, or those in it and in its folder ``runs``."""
         if self.single:
             return {self.path.name: self.path}
-        found: dict[str, Path] = {}
+        runs: dict[str, Path] = {}
         for parent in (self.path, self.path / RUNS):
             for path in parent.glob("*"):
                 if (path / RUN).is_file() or process_of_run(path).pid is not None:
-                    found.setdefault(path.name, path)
-        return found
+                    runs.setdefault(path.name, path)
+        return runs
 
     def _read(self, file: Path) -> Study:
         return read_study(file)
@@ -131,7 +131,7 @@ class RunsFolder(StudiesFolder):
         return study.run_folder
 
     def _run(self, form: dict[str, str]) -> str:
-        """Start the command that runs a study: it goes on when this page is closed."""
+        """Start the command that runs a study; it continues when this page is closed."""
         file = self._study_file(form)
         study = self._read(file)
         run = self._run_folder(study).resolve()
@@ -153,11 +153,11 @@ class RunsFolder(StudiesFolder):
         return self._run_page(view, "", "fit", again, process_of_run(run).pid is not None)
 
     def actions(self) -> dict[str, Callable[[dict[str, str]], str]]:
-        """Return what forms may do."""
+        """Return the actions of forms."""
         return {"run": self._run, "cancel": self._stop}
 
     def _stop(self, form: dict[str, str]) -> str:
         run = self._find(form.get("run", ""))
         process: Background | None = None if run is None else process_of_run(run)
         stopped = process is not None and process.stop()
-        return "Stopped; run it again, and it goes on where it stopped." if stopped else "It was not running."
+        return "Stopped; run it again to resume." if stopped else "It was not running."

@@ -1,6 +1,6 @@
-"""What a page shows of a run folder: how the run stands, how far each site is, what came out.
+"""What a page shows of a run folder: the state of the run, the progress of each site, and the results.
 
-Everything in the folder may be half written, or come from somewhere else; what cannot be read is said, not raised.
+Any file in the folder may be half written or come from elsewhere; the page names what it cannot read.
 """
 
 import time
@@ -21,17 +21,17 @@ from silvan.study.toml_lines import read_toml
 from silvan.util.files import file_name, try_json
 
 COMMAND = "run"
-"""What the process that runs a study is called: its log and its id are beside the run's other files."""
+"""The name of the process that runs a study; its log and its id are in the run folder."""
 
 STUDY = "study.toml"
-"""A study's text, in the run folder of one between machines."""
+"""The study's text, in the run folder of a study between machines."""
 
 _RECENT = 20.0
-"""Seconds since a run last wrote how far it is, after which one whose process is not known counts as stopped."""
+"""Seconds without progress after which a run with an unknown process counts as stopped."""
 
 
 class SiteView(NamedTuple):
-    """How far a site is."""
+    """The progress of a site."""
 
     name: str
     state: str  # "ready", "waiting" or "lost"
@@ -40,12 +40,12 @@ class SiteView(NamedTuple):
 
 
 class RunView(NamedTuple):
-    """How a run stands."""
+    """The state of a run."""
 
     key: str  # the name of its folder
     name: str
     state: str  # "running", "done", "failed", "stopped", "cancelled" or "unreadable"
-    text: str  # in a line
+    text: str  # one line
     stage: str
     round: int
     rounds: int
@@ -59,9 +59,9 @@ class RunView(NamedTuple):
 
     @property
     def spoken(self) -> str:
-        """What a screen reader should say when it changes: not every round."""
+        """What a screen reader announces when it changes, which is not every round."""
         waits = [site.name for site in self.sites if site.state == "waiting"] if self.state == "running" else []
-        more = f"; waits for {', '.join(waits[:3])}{' and others' if len(waits) > 3 else ''}" if waits else ""
+        more = f"; waiting for {', '.join(waits[:3])}{' and others' if len(waits) > 3 else ''}" if waits else ""
         return f"{self.name}: {self.stage if self.state == 'running' else self.shown}{more}"
 
 
@@ -71,7 +71,7 @@ def process_of_run(folder: Path) -> Background:
 
 
 def look_at(folder: Path, locked: bool = False, cancelled: bool = False) -> RunView:
-    """Return how a run stands; ``locked`` says that some job is at work on it."""
+    """Return the state of a run; ``locked`` means that a job is working on it."""
     record, problem = _read_record(folder)
     progress = try_json(folder / PROGRESS, StudyProgress)
     process = process_of_run(folder)
@@ -83,12 +83,12 @@ def look_at(folder: Path, locked: bool = False, cancelled: bool = False) -> RunV
     elif record is not None and record.status == "done" and (progress is None or ended or not started):
         state = "done"
     elif cancelled and not started:
-        state, text = "cancelled", "It was cancelled; run it again, and it goes on where it stopped."
+        state, text = "cancelled", "It was cancelled; run it again to resume."
     elif ended and progress is not None and progress.error:
         state, text = "failed", progress.error
     elif not started and not locked and not _is_recent(folder):
-        said = _last_words(process)
-        state, text = ("failed", said) if said else ("stopped", "Run it again, and it goes on where it stopped.")
+        words = _last_words(process)
+        state, text = ("failed", words) if words else ("stopped", "Run it again to resume.")
     elif progress is None or not locked:
         text = _last_words(process)
     name, at = _name_of(folder) if record is None else record.name, progress or StudyProgress("")
@@ -97,7 +97,7 @@ def look_at(folder: Path, locked: bool = False, cancelled: bool = False) -> RunV
 
 
 def _name_of(folder: Path) -> str:
-    """Return what a study calls itself; the folder's name if it does not say."""
+    """Return the name of a study, or of the folder if the study has no name."""
     try:
         name = read_toml(folder / STUDY)[1].get("name")
     except InputError:
@@ -106,24 +106,24 @@ def _name_of(folder: Path) -> str:
 
 
 def _began_later(folder: Path) -> bool:
-    """Whether the process began after the last progress was written, which is then of an earlier one."""
+    """Whether the process started after the last progress was written, by an earlier process."""
     try:
         return (folder / f"{COMMAND}.pid").stat().st_mtime > (folder / PROGRESS).stat().st_mtime
     except OSError:
         return True
 
 
-def _sites(record: Record | None, found: StudyProgress, state: str) -> list[SiteView]:
+def _sites(record: Record | None, progress: StudyProgress, state: str) -> list[SiteView]:
     names, views = [] if record is None else [site.name for site in record.sites], []
-    for name in dict.fromkeys([*names, *sorted({*found.answered, *found.waiting, *found.lost})]):
-        at = found.answered.get(name, 0)
-        if name in found.lost:
-            views.append(SiteView(name, "lost", found.lost[name], at))
-        elif name in found.waiting and state == "running":
-            views.append(SiteView(name, "waiting", found.waiting[name], at))
+    for name in dict.fromkeys([*names, *sorted({*progress.answered, *progress.waiting, *progress.lost})]):
+        at = progress.answered.get(name, 0)
+        if name in progress.lost:
+            views.append(SiteView(name, "lost", progress.lost[name], at))
+        elif name in progress.waiting and state == "running":
+            views.append(SiteView(name, "waiting", progress.waiting[name], at))
         else:
             views.append(SiteView(name, "ready", f"answered round {at}" if at else "", at))
-    return sorted(views, key=lambda site: site.state == "ready")  # who is waited for comes first
+    return sorted(views, key=lambda site: site.state == "ready")  # sites that keep others waiting come first
 
 
 def _read_record(folder: Path) -> tuple[Record | None, str]:
@@ -132,7 +132,7 @@ def _read_record(folder: Path) -> tuple[Record | None, str]:
     try:
         return Run(folder).read(), ""
     except (SilvanError, OSError):
-        return None, f"Its {RUN} is damaged, half written, or of something else."
+        return None, f"Its {RUN} is damaged, half written, or another kind of file."
 
 
 def _is_recent(folder: Path) -> bool:
@@ -143,7 +143,7 @@ def _is_recent(folder: Path) -> bool:
 
 
 def _last_words(process: Background) -> str:
-    """Return the last line of a process's log, without the seconds or the name in front of it."""
+    """Return the last line of a process's log, without the leading seconds or name."""
     line = process.last_log_line().strip()
     first, _, rest = line.partition(" s  ")
     if rest and first.strip().replace(".", "").isdigit():
@@ -152,7 +152,7 @@ def _last_words(process: Background) -> str:
 
 
 def report_of(record: Record, folder: Path) -> bytes:
-    """Return the report of a run, made anew: a file that lies in the folder may be of anybody."""
+    """Render the report of a run anew, since anybody may have put a file into the folder."""
     return _report(msgspec.json.encode(record), msgspec.json.encode(read_beside(Run(folder), record)))
 
 
@@ -163,21 +163,21 @@ def _report(record: bytes, beside: bytes) -> bytes:
 
 
 def sentences_of(record: Record | None) -> list[str]:
-    """Return what came out of a run, in sentences; none while nothing was evaluated."""
+    """Return the results of a run in sentences; empty before the evaluation."""
     return [] if record is None or not record.evaluation else _sentences(msgspec.json.encode(record))
 
 
 @lru_cache(maxsize=64)
 def _sentences(record: bytes) -> list[str]:
     try:
-        found: list[str] = summarise(msgspec.json.decode(record, type=Record))["sentences"]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # metrics that no run of silvan has
-        return ["Its metrics make no sense: the file was not written by silvan, or changed."]
-    return found
+        sentences: list[str] = summarise(msgspec.json.decode(record, type=Record))["sentences"]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # impossible metrics
+        return ["Its metrics are impossible: silvan did not write this file, or somebody changed it."]
+    return sentences
 
 
 def chart_of(record: Record | None) -> Markup:
-    """Return the forest plot of a run's gains; nothing while nothing was evaluated."""
+    """Return the forest plot of a run's gains; empty before the evaluation."""
     return Markup("") if record is None or not record.evaluation else _chart(msgspec.json.encode(record))
 
 
@@ -190,7 +190,7 @@ def _chart(record: bytes) -> Markup:
 
 
 def folder_in(parent: Path, key: str) -> Path | None:
-    """Return the folder of this name in another one, if it is there; never one elsewhere."""
+    """Return the folder of this name inside another one, if it exists; never one elsewhere."""
     if not key or key != Path(key).name or key.startswith(".") or file_name(key).startswith("%2E"):
         return None
     path = parent / key

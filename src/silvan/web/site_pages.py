@@ -1,4 +1,4 @@
-"""The pages of a site's folder: studies that wait for its owner, what left, what came back, start and stop."""
+"""The pages of a site's folder: studies waiting for approval, the ledger, results, start and stop."""
 
 import hashlib
 import threading
@@ -28,13 +28,13 @@ from silvan.web.pages import File, Page, stamp
 from silvan.web.run_view import chart_of, report_of, sentences_of
 
 _NEWEST, _MOST_LINES = 12, 300
-"""Lines of the ledger that are shown on the first page, and on others."""
+"""Lines of the ledger shown on the first page, and on the others."""
 
 
 class SiteFolderPages:
     """A site's folder as pages."""
 
-    links = (("/", "Studies"), ("/ledger", "What left"))
+    links = (("/", "Studies"), ("/ledger", "Ledger"))
 
     def __init__(self, path: Path) -> None:
         site = open_site(path)
@@ -47,7 +47,7 @@ class SiteFolderPages:
 
     @property
     def site(self) -> SiteFiles:
-        """The site's files; opened anew when its owner has changed the settings."""
+        """The site's files, reopened after a change of settings."""
         with self._lock:
             now = stamp([self.path / MEMBER, self.path / SETTINGS])
             if self._site is None or now != self._opened:
@@ -55,7 +55,7 @@ class SiteFolderPages:
             return self._site
 
     def state(self) -> object:
-        """Return something that differs when a page may show something else."""
+        """Return a value that changes whenever a page may change."""
         names = (MEMBER, SETTINGS, ROSTER, LEDGER, APPROVALS, LAST_ERROR, "budget.sqlite-wal")
         asked = sorted((self.path / "asked").glob("*"))
         results = sorted((self.path / "results").glob(f"*/{RUN}"))
@@ -70,7 +70,7 @@ class SiteFolderPages:
         if path == "":
             return Page("Studies", "site.html.jinja", self._overview())
         if path == "ledger":
-            return Page("What left", "ledger.html.jinja", self._ledger())
+            return Page("Ledger", "ledger.html.jinja", self._ledger())
         first, _, rest = path.partition("/")
         digest, _, last = rest.partition("/")
         study = self._find(digest) if first == "studies" else None
@@ -80,7 +80,7 @@ class SiteFolderPages:
         return Page(study.name, "explanation.html.jinja" if last else "site_study.html.jinja", values)
 
     def file(self, path: str) -> File | None:
-        """Return the report or the model of a study, once its signature was checked."""
+        """Return the report or the model of a study, after checking its signature."""
         parts = path.split("/")
         study = self._find(parts[1]) if len(parts) == 3 and parts[0] == "studies" else None
         if study is None or parts[2] not in ("report", "model"):
@@ -89,7 +89,7 @@ class SiteFolderPages:
         if parts[2] == "report":
             return File(report_of(kept.record, kept.run.folder), "text/html")
         if kept.model is None:
-            raise InputError("the model of a study over columns is in shares; this party's is in its store")
+            raise InputError("the model of a vertical study is split into shares; this party's share is in its store")
         return File(kept.model, "application/octet-stream", f"{study.folder}.silvan")
 
     def _find(self, digest: str) -> Study | None:
@@ -143,15 +143,16 @@ class SiteFolderPages:
     # -- approvals
 
     def _explanation(self, study: Study) -> dict[str, Any]:
-        found = self.explanation(study)
+        explained = self.explanation(study)
         site = self.site
         approval, why = site.folder.approvals.find(study.unique_name), site.declined(study)
-        values = {"study": study, "explained": found, "approval": approval, "why": why, "shown": _shown(study, found)}
+        shown = _shown(study, explained)
+        values = {"study": study, "explained": explained, "approval": approval, "why": why, "shown": shown}
         there = (site.results_folder(study) / RUN).is_file()
         return {**values, "needs": site.policy.approve, "there": there}
 
     def explanation(self, study: Study) -> Explanation:
-        """Return what a study asks; a trial of it takes seconds, so it is kept while nothing has changed."""
+        """Return what a study asks for; cached while nothing changes, since the trial run takes seconds."""
         files = [self.site.settings_file, self.path / ROSTER, self.path / "asked" / f"{study.digest}.sites"]
         key = (study.digest, str(stamp(files)))
         with self._explaining:
@@ -165,7 +166,7 @@ class SiteFolderPages:
     # -- actions
 
     def actions(self) -> dict[str, Callable[[dict[str, str]], str]]:
-        """Return what forms may do."""
+        """Return the actions of forms."""
         of_study = {"approve": self._approve, "decline": self._decline, "withdraw": self._withdraw}
         return {"start": self._start, "stop": self._stop, **of_study}
 
@@ -179,17 +180,17 @@ class SiteFolderPages:
         """Approve exactly what the page showed."""
         study = self._asked(form)
         if form.get("shown") != _shown(study, self.explanation(study)):
-            raise InputError("what the study asks is no longer what this page showed; read it again, then decide")
+            raise InputError("the study no longer asks for what this page showed; read it again, then decide")
         kinds = count_of(len(approve_study(self.site, study, by=form["by"]).messages or ()), "kind")
         return f"Approved: {kinds} of messages may leave. {remember_table(self.site, study, reasons=False)}"
 
     def _decline(self, form: dict[str, str]) -> str:
         self.site.decline(self._asked(form), form.get("why", ""), form["by"])
-        return "Declined. The coordinator learns this when it asks next."
+        return "Declined. The coordinator learns this with its next request."
 
     def _withdraw(self, form: dict[str, str]) -> str:
         self.site.withdraw(self._asked(form).unique_name, form["by"])
-        return "Withdrawn: the site answers nothing more in this study."
+        return "Withdrawn: the site answers no more requests of this study."
 
     def _member(self) -> JoinedSite:
         site = self.site
@@ -203,17 +204,17 @@ class SiteFolderPages:
             lines = prepare_site(member, form["by"])
         except FederationError:
             raise
-        except SilvanError:  # what it says of a table may be what is in a cell
+        except SilvanError:  # its message may quote a cell
             raise InputError(
-                "the site's table, or what site.toml says of it, is not as it must be; `silvan site start` in a "
-                "terminal says why"
+                "the site's table, or its description in site.toml, has a problem; `silvan site start` in a terminal "
+                "shows it"
             ) from None
         start_site(member)
-        return " ".join(["The site runs.", *lines])
+        return " ".join(["The site is running.", *lines])
 
     def _stop(self, form: dict[str, str]) -> str:
         stopped = process_of(self._member()).stop()
-        return "Stopped; a study waits, and goes on when it is started again." if stopped else "It was not running."
+        return "Stopped; studies pause and resume at the next start." if stopped else "It was not running."
 
 
 def _newest(lines: list[Line], most: int) -> dict[str, Any]:
@@ -221,6 +222,6 @@ def _newest(lines: list[Line], most: int) -> dict[str, Any]:
 
 
 def _shown(study: Study, found: Explanation) -> str:
-    """Return a digest of what an approval would hold and of what its owner sees."""
+    """Return a digest of what an approval would contain and of what the owner sees."""
     asked = None if found.asked is None else msgspec.structs.replace(found.asked, at="")
     return hashlib.sha256(msgspec.json.encode([asked, found.consent, found.lines, study.text])).hexdigest()

@@ -11,9 +11,9 @@ from sklearn.linear_model import LogisticRegression
 
 import silvan as sv
 from silvan import metrics
-from silvan.algorithms.evaluation.details import Floors, check_detail, class_groups, detail_of, nothing
+from silvan.algorithms.evaluation.details import Floors, check_detail, class_groups, detail_of, net_benefit, nothing
 from silvan.algorithms.evaluation.evaluation import answer_of
-from silvan.algorithms.evaluation.out_of_bag import site_threshold, unseen_rows
+from silvan.algorithms.evaluation.out_of_bag import best_threshold, site_threshold, unseen_rows
 from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.errors import FormatError
@@ -113,14 +113,14 @@ def test_no_threshold_does_better(scored, rule):
             return sk.f1_score(y, decided)
         return sk.recall_score(y, decided) + sk.recall_score(1 - y, 1 - decided)
 
-    chosen = metrics.best_threshold(*counted(score, y), rule)
+    chosen = best_threshold(*counted(score, y), rule)
     assert merit(chosen) == pytest.approx(max(merit(at) for at in np.unique(score)), abs=1e-12)
-    assert np.isnan(metrics.best_threshold(np.array([0.5, 0.2]), np.array([3, 4]), np.zeros(2)))
+    assert np.isnan(best_threshold(np.array([0.5, 0.2]), np.array([3, 4]), np.zeros(2)))
 
 
 def test_net_benefit_by_its_definition(scored):
     score, y = scored
-    some, everybody = metrics.net_benefit(*counted(score, y), np.array([0.1, 0.4]))
+    some, everybody = net_benefit(*counted(score, y), np.array([0.1, 0.4]))
     for at, found, always in zip((0.1, 0.4), some, everybody, strict=True):
         true, false = ((score >= at) & (y == 1)).mean(), ((score >= at) & (y == 0)).mean()
         assert found == pytest.approx(true - false * at / (1 - at), abs=1e-12)
@@ -328,5 +328,5 @@ def test_groups_of_one_number_are_left_out():
     [RowSamples((3, 3), ("a",)), RowSamples((3,), ("a", "b")), RowSamples((3, 3)), RowSamples((-3, 9), ("a", "b"))],
 )
 def test_samples_that_do_not_match_their_sites_are_refused(draws):
-    with pytest.raises(sv.FormatError, match="what the trees drew does not match their sites"):
+    with pytest.raises(sv.FormatError, match="the trees' samples do not match their sites"):
         unseen_rows(None, None, None, draws)

@@ -183,7 +183,7 @@ def test_between_machines_the_coordinator_lacks_personal_forests(monkeypatch):
     model = sv.AutoForest(**SMALL, calibrate=False).fit(federate(differing()))
     assert model.at_sites_
     assert set(model.forests_) == {"site 0", "site 1", "site 2"} - set(model.at_sites_)
-    with pytest.raises(InputError, match="is made of its own rows and stays there: predict at the site"):
+    with pytest.raises(InputError, match="includes its own rows and stays there: predict at the site"):
         model.predict(table(n=9).drop("label"), site=model.at_sites_[0])
 
 

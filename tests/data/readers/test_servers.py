@@ -55,12 +55,12 @@ def test_values_and_types(allowed):
         whole, whole, whole, number, number, pl.Boolean, whole, text, text, text, text, pl.Date, pl.Datetime("us"),
         whole, whole,
     ]  # fmt: skip
-    # in the order of the columns, missing values first
+    # in the order of the columns, missing values last
     assert frame.rows() == [
-        (*[None] * 14, 0),
         (0, -1, 0, -0.25, 0.001, False, 0, "", "c", "fine", "line\nend", None, None, 2, 0),
         (1, 9007199254740993, 7, 0.5, float(Decimal("12.500")), True, 257, 'f,"x', "ab", "sad", "é😀",
          date(1970, 1, 2), datetime(2020, 1, 1), 1, 1),
+        (*[None] * 14, 0),
     ]  # fmt: skip
     assert frame.columns[13] == "odd `name"
 
@@ -81,7 +81,7 @@ def test_small_batches_and_texts_by_their_bytes(allowed):
         ("select from where", "cannot be run: You have an error in your SQL syntax"),
         ("delete from visits", "must begin with SELECT or WITH"),
         ("select 1) x; delete from visits; --", "cannot be run"),
-        ("select meddle() as x", "would write; a site's database is only read"),
+        ("select meddle() as x", "would write, but a site's database is only read"),
         ("select payload from odd", "column 'payload' is of type bytes"),
         ("select at from odd", "column 'at' is of type time"),
         ("select huge from odd", "column 'huge' holds whole numbers of more than 64 bits"),
@@ -106,7 +106,7 @@ def test_mariadb_cannot_be_reached(allowed, monkeypatch, caplog):
         assert allowed.password not in repr(caught.value) + str(caught.value.__context__)
         assert "wrong horse" not in repr(caught.value) + str(caught.value.__context__)
 
-    refused(allowed.url("nowhere", table="t"), "does not let 'reader' read database 'nowhere'; check the names")
+    refused(allowed.url("nowhere", table="t"), "does not allow 'reader' to read database 'nowhere'; check the names")
     refused("mysql://reader@127.0.0.1:1/db?table=t", "no MySQL server listens at '127.0.0.1', port 1")
     refused(allowed.url(table="t", sslmode="maybe"), "sslmode must be one of")
     refused("mysql://reader@127.0.0.1?table=t", "must name the database: mysql://user@127.0.0.1/DATABASE")
@@ -157,8 +157,9 @@ def test_rows_of_mariadb_give_the_forest_of_the_same_rows_in_memory(allowed):
             "select age, sex from visits",
             (
                 "SELECT * FROM (\nselect age, sex from visits\n) AS silvan_rows WHERE 1 = 0",
-                "SELECT * FROM (\nselect age, sex from visits\n) AS silvan_rows ORDER BY [age], "
-                "[sex] COLLATE Latin1_General_100_BIN2",
+                "SELECT * FROM (\nselect age, sex from visits\n) AS silvan_rows ORDER BY "
+                "CASE WHEN [age] IS NULL THEN 1 ELSE 0 END, [age], "
+                "CASE WHEN [sex] IS NULL THEN 1 ELSE 0 END, [sex] COLLATE Latin1_General_100_BIN2",
             ),
         ),
         (
@@ -166,7 +167,8 @@ def test_rows_of_mariadb_give_the_forest_of_the_same_rows_in_memory(allowed):
             "",
             (
                 "SELECT * FROM [dbo].[vis]]its] WHERE 1 = 0",
-                "SELECT * FROM [dbo].[vis]]its] ORDER BY [age], [sex] COLLATE Latin1_General_100_BIN2",
+                "SELECT * FROM [dbo].[vis]]its] ORDER BY CASE WHEN [age] IS NULL THEN 1 ELSE 0 END, [age], "
+                "CASE WHEN [sex] IS NULL THEN 1 ELSE 0 END, [sex] COLLATE Latin1_General_100_BIN2",
             ),
         ),
         (

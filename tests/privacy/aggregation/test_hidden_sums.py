@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import silvan as sv
 from silvan.errors import FederationError, FormatError, InputError, RefusedError
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.ring import RingSums
@@ -39,7 +39,7 @@ class Way(NamedTuple):
 
 WAYS = (
     Way("ring", ring_of, members, RingSums, "round a ring"),
-    Way("masked", masked_of, masked_sites, MaskedSums, "hidden by masks"),
+    Way("masked", masked_of, masked_sites, MaskedSums, "masks that cancel"),
 )
 
 

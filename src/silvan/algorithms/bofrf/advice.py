@@ -1,9 +1,9 @@
 """Advice on which sites should train together, from distances between sites, before anything is trained.
 
-Clusters are suggested by one rule. All numbers from 2 to ``MOST`` (and fewer than the sites) are tried, with every site
-as the first centroid unless one is named. Left out are those with two centroids no farther apart than ``FAR`` times
-what chance alone gives; of the others, the clusters with the highest mean silhouette are suggested, of equals the
-fewest. If none reaches ``LEAST``, one cluster of all sites is suggested.
+Clusters are suggested by one rule. All numbers from 2 to ``MOST`` (and fewer than the sites) are tried, with every
+site as the first centroid unless one is named. Divisions with two centroids less than ``FAR`` times as far apart as
+expected by chance are left out; among the others, the clusters with the highest mean silhouette are suggested, in a
+tie the fewest. If none reaches ``LEAST``, one cluster of all sites is suggested.
 """
 
 from dataclasses import dataclass
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 LEAST = 0.25  # a mean silhouette below this is commonly read as no clear clusters
-FAR = 2.0  # by chance, hardly any pair of sites is so many times as far apart as the average pair
-MOST = 10  # the most clusters that are tried
-WIDE = 12  # the most sites whose distances are printed; ``Advice.frame`` has those of more
+FAR = 2.0  # by chance, hardly any pair of sites is this many times as far apart as the average pair
+MOST = 10  # maximum number of clusters to try
+WIDE = 12  # maximum number of sites whose distances are printed; ``Advice.frame`` has those of more
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -45,19 +45,19 @@ class Advice:
     sites
         The sites, in the order of the rows and columns of ``distances``.
     distances
-        How far every site is from every other.
+        The distance of every site to every other.
     chance
-        Up to how far sites would be apart, on average, if all drew their rows from the same source.
+        The approximate maximum of the average distance if all sites sampled the same source.
     metric
         The distance that was used: "manhattan", "euclidean" or "minkowski".
     clusters
         Members by centroid, as ``cluster_sites`` returns them.
     suggested
-        Whether the number of clusters was suggested, not asked for.
+        Whether the number of clusters was suggested, not requested.
     silhouettes
         The best mean silhouette for each number of clusters that was tried; empty if there are only two sites.
     entries, vectors
-        What the entries of a characteristic vector are called, and each site's vector; NaN where it has too few
+        The names of the entries of a characteristic vector, and each site's vector; NaN if it has too few
         values.
 
     Examples
@@ -93,7 +93,7 @@ class Advice:
 
     @property
     def k(self) -> int:
-        """How many clusters there are."""
+        """The number of clusters."""
         return len(self.clusters)
 
     def nearest(self, site: str) -> list[tuple[str, float]]:
@@ -206,17 +206,11 @@ def advise(
     Takes two rounds, or one if the schema has bounds for all numeric features. The coordinator sees each site's
     means and shares, to three decimals.
 
-    Parameters
-    ----------
-    federation
-        The sites to compare, by their training rows.
-    k
-        How many clusters; None: as many as are clearly there. Of the numbers from 2 to 10 the one with the highest
-        mean silhouette is suggested, if that is at least 0.25 and all centroids are farther apart than chance may give.
-    metric
-        The distance between sites: "manhattan", "euclidean" or "minkowski" (with power 3).
-    first
-        The site that is the first centroid; None: the one that gives the clearest clusters.
+    Parameters ---------- federation The sites to compare, by their training rows. k The number of clusters; None: the
+    suggested number. From 2 to 10, it is the one with the highest mean silhouette, if that is at least 0.25 and all
+    centroids are farther apart than chance explains. metric The distance between sites: "manhattan", "euclidean" or
+    "minkowski" (with power 3). first The site that is the first centroid; None: the one that gives the clearest
+    clusters.
 
     Returns
     -------
@@ -281,7 +275,7 @@ def _choose_clusters(
     k: int | None,
     first: str | None,
 ) -> Clusters:
-    """Return the clusters asked for, or those that the rule at the top of this file suggests."""
+    """Return the requested clusters, or those suggested by the rule at the top of this file."""
     if k is not None:
         return tried[k][1] if k in tried else farthest_first(sites, apart, k, first or sites[0])
     pairs = {n: list(combinations(map(sites.index, one[1]), 2)) for n, one in tried.items()}  # of centroids

@@ -1,15 +1,15 @@
-"""Choosing at each site: the global ensemble or that of its own trees, and, personalised, its own tau (Alg. 8).
+"""The choice at each site: the global ensemble or that of its own trees, and, personalised, its own tau (Alg. 8).
 
-The publications choose on the test part, so that what is measured there afterwards is too good. The default here
-chooses on rows that the trees in question did not see: rows split off before training, or out-of-bag rows, on which
-others' trees always vote and the site's own only if they did not sample the row. After leaf re-estimation all trees
-have sampled rows of the site, and vote on the others. Eq. 3.11 promises that no site is worse off than alone. But
-weights and tau follow from all sites' rows, and the site's ensemble of weighted trees may be worse than its local
-forest. So a site may also take its local forest unchanged.
+The publications choose on test rows, so later metrics on these are too good. The default here chooses on rows that
+the trees did not use: validation rows set aside before training, or out-of-bag rows, on which others' trees always
+vote and the site's own only if they did not sample the row. After leaf re-estimation all trees have sampled rows of
+the site, and vote on the remaining ones. Eq. 3.11 promises that joining makes no site worse off. But weights and tau
+follow from all sites' rows, and the site's ensemble of weighted trees may be worse than its local forest. So a site
+may also use its local forest unchanged.
 
-A site leaves what was agreed, the global ensemble at the agreed tau, only for something better by more than luck adds:
-of many near-equal ensembles, the best on a few rows is best by luck. One other candidate must be better by two standard
-errors, and each of several by as many as make luck no likelier for all of them together (Bonferroni).
+A site leaves the agreed ensemble, the global one at the agreed tau, only for a significantly better one: among many
+near-equal ensembles, the best on a few rows is best by chance. A single other candidate must be better by two standard
+errors, and several by a larger margin that keeps the total error rate the same (Bonferroni).
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ Strategy = Literal["global", "own", "local"]
 TAUS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)  # thresholds that a site tries, beside the agreed one
 STRATEGIES: tuple[Strategy, ...] = ("global", "own", "local")
 _LOCAL = STRATEGIES.index("local")
-_LUCK = NormalDist().cdf(-2.0)  # how often luck alone exceeds two standard errors
+_LUCK = NormalDist().cdf(-2.0)  # how often chance alone exceeds two standard errors
 
 _MOST_TAUS = len(TAUS) + 1
 
@@ -54,11 +54,11 @@ _MOST_TAUS = len(TAUS) + 1
 class Chosen(Reply, frozen=True, kw_only=True):
     """The ensemble a site will use, with the rounded metrics of all candidates and the number of rows behind them."""
 
-    tau: int  # its place in the request's list
+    tau: int  # its position in the request's list
     strategy: Strategy
-    measure: MetricName  # empty: there were no rows to choose on, or too few
+    measure: MetricName  # empty: there were too few rows for a choice, or none
     rows: int
-    # (taus, 3), global, own and, in the first line, local; NaN where there is nothing to use or to tell, see ``decide``
+    # (taus, 3), global, own and, in the first line, local; NaN if unused or undisclosed, see ``decide``
     metrics: np.ndarray
 
 
@@ -70,29 +70,29 @@ class Choose(Ask[Chosen], frozen=True, kw_only=True):
     schema: Agreed[Blob]
     forests: Derived[list[Blob]]
     own: Derived[int]  # which of them is the site's
-    alphas: Derived[np.ndarray]  # what every tree is worth
+    alphas: Derived[np.ndarray]  # the metric of every tree
     taus: Fixed[list[float]]  # the agreed one first
     protocol: Fixed[Protocol]
     validation: Fixed[float]
     bootstrap: Fixed[RowSampling]
-    equal: Fixed[bool] = False  # whether the trees of one site have as much weight together as those of another
-    refitted: Derived[Blob | None] = None  # what leaf re-estimation made of the trees, if any
+    equal: Fixed[bool] = False  # whether all sites' trees have equal total weight
+    refitted: Derived[Blob | None] = None  # the re-estimated trees, if any
 
 
 # -- at a site
 @answers(Choose)
 def choose(site: Site, request: Choose) -> Chosen:
-    """Score all candidates on the rows to choose on, and take the best."""
+    """Score all candidates on the rows for the choice, and take the best."""
     schema = schema_of(site, request.schema)
     check_owners(site, request.forests, request.own)
     forests = forests_of(site, schema, request.forests)
     _check_request(request, forests)
     trees = _candidates(site, schema, request, forests)
     X, y, seen = _selection_rows(site, schema, request, forests)
-    leaves = kept_leaves(site, schema, request.forests, X)  # none are kept any longer, used or not
+    leaves = kept_leaves(site, schema, request.forests, X)  # leaves are not kept any longer, used or not
     if request.refitted is not None:
         leaves = None
-    local = request.protocol == "honest"  # the texts know global and own
+    local = request.protocol == "honest"  # the publications have only global and own
     scores = score_candidates(trees, X, request.taus, seen, site.n_jobs, leaves, local=local)
     groups = policy_of(site).score_groups
     return decide(scores, y, schema.n_classes, request.taus, cautious=request.protocol == "honest", groups=groups)
@@ -109,7 +109,7 @@ def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Fores
         skipping = np.where(np.isin(np.arange(n_all), own), places, -1)
     else:
         forest, skipping = read_refitted(site, schema, request.forests, request.refitted), places
-    if apart:  # the site's own trees once more: those that all use are others
+    if apart:  # the site's own trees again: the shared ones differ
         forest = join_forests([forest, forests[request.own]])
         alphas, skipping = np.append(alphas, alphas[own]), np.append(skipping, places[own])
         own, sizes = np.arange(n_all, n_all + n_own), [*sizes, n_own]
@@ -119,15 +119,15 @@ def _candidates(site: Site, schema: Schema, request: Choose, forests: list[Fores
 
 @dataclass(frozen=True)
 class CandidateTrees:
-    """The trees of all sites that learn together, as one of them may choose from them."""
+    """The trees of all sites that train together, for the choice of one of them."""
 
     forest: Forest
-    alphas: np.ndarray  # what every tree is worth
+    alphas: np.ndarray  # the metric of every tree
     voting: np.ndarray  # 1 for trees that vote at the site, 0 for those that abstain or that it does not use
-    own: np.ndarray  # places of the site's own trees
-    skipping: np.ndarray  # by which line of rows each tree does not vote, -1 for none
-    sizes: Sequence[int] | None = None  # how many trees are of each site, if all sites have the same weight
-    apart: bool = False  # whether the site's own trees are not among those that all use
+    own: np.ndarray  # positions of the site's own trees
+    skipping: np.ndarray  # the line of rows on which each tree does not vote, -1 for none
+    sizes: Sequence[int] | None = None  # number of trees per site, if all sites have the same weight
+    apart: bool = False  # whether the site's own trees differ from the shared ones
 
     def groups(self) -> np.ndarray:
         """Return which trees are in which group, (groups, trees): own ones, others', by site if sites are equal."""
@@ -139,7 +139,7 @@ class CandidateTrees:
         return np.stack([mine, *(trees for trees in others if trees.any())])
 
     def shares(self, groups: np.ndarray, tau: float) -> np.ndarray:
-        """Return by what the votes of each group are multiplied, so that sites are equal; else by 1."""
+        """Return the factor on the votes of each group that makes sites equal; otherwise 1."""
         if self.sizes is None:
             return np.ones(len(groups))
         counted = (self.forest.weights > 0) & (self.alphas > tau)
@@ -157,11 +157,11 @@ def score_candidates(
     *,
     local: bool = False,
 ) -> dict[tuple[int, int], np.ndarray]:
-    """Score rows by every ensemble that a site may choose: by place of tau and of strategy.
+    """Score rows by every ensemble that a site may choose: by position of tau and of strategy.
 
-    With ``local``, also by the site's own trees as they are, none weighted or left out, at the first tau. Trees do not
-    vote on rows that they have ``seen``. A lower tau only adds trees, so each tree is walked once for all taus, or not
-    at all if the ``leaves`` of the rows were noted.
+    With ``local``, also by the site's unchanged local forest, at the first tau. Trees do not vote on rows that they
+    have ``seen``. A lower tau only adds trees, so each tree is walked once for all taus, or not at all if the
+    ``leaves`` of the rows were recorded.
     """
     forest, alphas, groups = trees.forest, trees.alphas, trees.groups()
 
@@ -184,7 +184,7 @@ def score_candidates(
             counted = groups[used].any(axis=0) & (forest.weights > 0)
             taken = counted & (alphas > taus[t])
             if not taken.any() and t == 0:
-                taken = counted  # the agreed tau is above all: they count alike
+                taken = counted  # the agreed tau is above all: they have equal weights
                 alike = taken.astype(np.float64)
                 votes = votes_of(alike if trees.sizes is None else equal_site_weights(alike, trees.sizes))
             else:
@@ -201,9 +201,10 @@ def score_candidates(
 def _selection_rows(
     site: Site, schema: Schema, request: Choose, forests: list[Forest]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the rows to choose on, their labels, and which of them trees saw: bool (places, rows).
+    """Return the rows for the choice, their labels, and the rows in samples: bool (positions, rows).
 
-    Places are those of trees among their site's trees; without it, of the site's own trees: no others saw any.
+    Positions are those of trees among their site's trees; without leaf re-estimation, of the site's own trees,
+    because no others sampled the rows.
     """
     n_own = len(forests[request.own])
     n_places = n_own if request.refitted is None else max(map(len, forests))
@@ -231,12 +232,12 @@ def decide(
 ) -> Chosen:
     """Choose the candidate (tau, strategy) that is furthest ahead of the agreed one, on the rows that both score.
 
-    Of equals a cautious site takes a global one; another takes its own trees, as published (Eq. 3.11: the global ones
-    only if they are better). Then it is the one with a tau near the agreed one. Metrics of fewer than ``FLOOR`` rows
-    say more about single rows than about ensembles: they do not leave the site, and a cautious site does not choose by
-    them. Metrics that leave are of rows scored in ``groups`` of so many; then rows of one class, or all but one, are
-    too few as well, and they are of the agreed candidate and of the chosen one alone: whoever knows all trees could set
-    the groups of all candidates against one another.
+    In a tie a cautious site takes a global one; otherwise it takes its own trees, as published (Eq. 3.11: the global
+    ones only if they are better). Next, the tau nearest to the agreed one wins. Metrics of fewer than ``FLOOR`` rows
+    reveal more about single rows than about ensembles: they do not leave the site, and a cautious site does not use
+    them. Metrics that leave count rows in ``groups`` of this size; then rows of one class, or all but one, are too
+    few as well. Only the metrics of the agreed and the chosen candidate leave, because somebody who knows all trees
+    could compare the groups of all candidates.
     """
     metrics = np.full((len(taus), len(STRATEGIES)), np.nan)
     agreed = next((at for at in ((0, 0), (0, 1)) if at in scores), min(scores, default=(0, 0)))
@@ -316,7 +317,7 @@ def choose_all(
     offered = len(taus), len(STRATEGIES)
 
     def check(site: str, reply: Chosen) -> None:
-        reject(not 0 <= reply.tau < len(taus) or not 0 <= reply.rows < MAX_ROWS, "it chose what it was not offered")
+        reject(not 0 <= reply.tau < len(taus) or not 0 <= reply.rows < MAX_ROWS, "its choice was not on offer")
         check_metrics(reply.metrics, offered)
 
     chosen: dict[str, Chosen] = federation.ask(requests, check=check)

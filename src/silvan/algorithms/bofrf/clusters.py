@@ -1,12 +1,12 @@
-"""Clusters of sites whose rows look alike, found before anything is trained (thesis, chapter 5).
+"""Clusters of sites with similar rows, determined before training (thesis, chapter 5).
 
-A site is described by its characteristic vector: the mean of each numeric feature, scaled to 0-1, and the share of each
-category. All sites must scale alike, and no site's extremes may show. So a scale ends at the bounds of the schema, or
-else at the outer ends of the cells of the public grid that hold the ``FLOOR``-th lowest and highest row of all sites,
-from summed counts. Two rounds; one if the schema has all bounds.
+A site is described by its characteristic vector: the mean of each numeric feature, scaled to 0-1, and the share of
+each category. All sites need the same scale, and no site's extremes may be disclosed. So a scale ends at the bounds
+of the schema, or otherwise at the outer ends of the cells of the public grid with the ``FLOOR``-th lowest and highest
+row of all sites, from summed counts. This takes two rounds, or one if the schema has all bounds.
 
-Clusters are found farthest first, as the thesis describes them (Alg. 9): the first centroid is given or drawn, each
-further one is the site that is farthest from its own centroid, and every site belongs to the nearest. Centroids are
+Clustering is farthest first, as the thesis describes it (Alg. 9): the first centroid is given or random, each further
+one is the site farthest from its own centroid, and every site belongs to the nearest. Centroids are
 sites, so a cluster is named by one of its members.
 """
 
@@ -31,17 +31,17 @@ from silvan.federation.site import Site, answers
 Metric = Literal["manhattan", "euclidean", "minkowski"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
-_DIGITS = 12  # distances are compared to so many decimals of the largest: sums of floats depend on their order
+_DIGITS = 12  # distances are compared to this many decimals of the largest: sums of floats depend on their order
 
 
-DIGITS = 3  # decimals of a figure that leaves a site
-SCALES = 4  # the most scales on which a site describes a feature: means on many scales would show where single rows lie
+DIGITS = 3  # decimals of a value that leaves a site
+SCALES = 4  # maximum number of scales per feature: means on many scales would locate single rows
 _LARGEST = float(np.finfo(np.float32).max)  # the largest value that a row can have
 _SCALES = "scales of characteristics"  # the key under which a site's store keeps the scales
 
 
 class Characteristics(Reply, frozen=True, kw_only=True):
-    """A site's characteristic vector: means and shares to three decimals, NaN of a feature with too few values."""
+    """A site's characteristic vector: means and shares to three decimals, NaN for a feature with too few values."""
 
     vector: np.ndarray
 
@@ -141,7 +141,7 @@ def find_distances(vectors: dict[str, np.ndarray], schema: Schema, metric: Metri
     """Return the distances between characteristic vectors; features that one of two sites lacks are left out."""
     apart = distances(np.stack(list(vectors.values())), metric, feature=owners(schema))
     if np.isnan(apart).any():
-        alone = np.flatnonzero(np.isnan(apart.diagonal()))  # the sites that have too little themselves
+        alone = np.flatnonzero(np.isnan(apart.diagonal()))  # the sites that have too few values themselves
         pair = (alone[0], alone[0]) if len(alone) else np.argwhere(np.isnan(apart))[0]
         a, b = (list(vectors)[i] for i in pair)
         raise AgreementError(
@@ -161,7 +161,7 @@ def characterise(federation: Federation, schema: Schema) -> dict[str, np.ndarray
     def check(site: str, reply: Characteristics) -> None:
         vector = reply.vector
         if vector.shape != (sizes.sum(),) or vector.dtype != np.float64:
-            raise FormatError("its vector is of another size than asked for")
+            raise FormatError("its vector is of another size than requested")
         absent = np.add.reduceat(np.isnan(vector), starts, dtype=np.int64)
         if ((vector < 0.0) | (vector > 1.0)).any() or not ((absent == 0) | (absent == sizes)).all():
             raise FormatError("its values are not between 0 and 1")
@@ -195,7 +195,7 @@ def find_bounds(federation: Federation, schema: Schema) -> np.ndarray:
 
 
 def grid_bounds(counts: np.ndarray, table_grid: Grid) -> tuple[float, float]:
-    """Return the outer ends of the cells that hold the FLOOR-th lowest and the FLOOR-th highest row."""
+    """Return the outer ends of the cells of the FLOOR-th lowest and the FLOOR-th highest row."""
     below = np.cumsum(counts, dtype=np.int64)
     n = int(below[-1])
     if n < FLOOR:
@@ -205,7 +205,7 @@ def grid_bounds(counts: np.ndarray, table_grid: Grid) -> tuple[float, float]:
 
 
 def _edge_bounds(edges: tuple[float, ...]) -> tuple[float, float]:
-    """Return the outermost of given cut points; if there is one only, the two ends of a tiny step there."""
+    """Return the outermost of given cut points; if there is only one, the two ends of a tiny step there."""
     if not edges:
         return np.nan, np.nan
     low, high = edges[0], edges[-1]
@@ -243,7 +243,7 @@ def cluster_sites(
     random_state: int = 0,
     p: float = 3.0,
 ) -> dict[str, list[str]]:
-    """Divide sites into clusters of those that are near each other.
+    """Divide sites into clusters of similar sites.
 
     Parameters
     ----------
@@ -254,9 +254,9 @@ def cluster_sites(
     metric
         "manhattan", "euclidean" or "minkowski".
     first
-        The site that is the first centroid; None: one is drawn.
+        The first centroid; None: a random site.
     random_state
-        Decides which one is drawn.
+        The seed of that choice.
     p
         The power of the Minkowski distance; other metrics do not use it.
 
@@ -311,9 +311,9 @@ def distances(
 ) -> np.ndarray:
     """Return the distances between the rows of a table, (rows, rows).
 
-    Where metrics are NaN, two rows are compared by the features that both have, and the sum is scaled up to all
-    features that anybody has. ``feature`` says which feature each column belongs to (a feature of several columns is
-    there or not as a whole); None: each to its own. Rows with nothing in common have NaN.
+    If values are NaN, two rows are compared by the features that both have, and the sum is scaled up to all features
+    that anybody has. ``feature`` maps columns to features (a feature of several columns is present or absent as a
+    whole); None: each column is a feature. Rows with nothing in common have NaN.
     """
     return _norms(table, lambda row, others: np.abs(others - row), power_of(metric, p), feature)
 
@@ -326,8 +326,8 @@ def chance_distances(
 ) -> np.ndarray:
     """Return the approximate maximum distance of two sites that sample their rows from the same source.
 
-    Metrics are means of so many rows' values between 0 and 1, so the variance of a value is at most m (1 - m), and is
-    that for shares. Differences of means are taken as normal.
+    The vectors are means of values between 0 and 1 over these numbers of rows, so the variance of a value is at most
+    m (1 - m), with equality for shares. Differences of means are assumed normal.
     """
     power = power_of(metric)
     moment = 2.0 ** (power / 2) * math.gamma((power + 1) / 2) / math.sqrt(math.pi)  # of a standard normal, absolute
@@ -365,7 +365,7 @@ def _norms(
 
 
 def farthest_first(names: Sequence[str], apart: np.ndarray, k: int, first: str) -> dict[str, list[str]]:
-    """Find k centroids and put every site to the nearest."""
+    """Find k centroids and assign every site to the nearest."""
     apart = np.round(apart / (apart.max() or 1.0), _DIGITS)
     centroids = [names.index(first)]
     while len(centroids) < k:
@@ -374,12 +374,12 @@ def farthest_first(names: Sequence[str], apart: np.ndarray, k: int, first: str) 
         centroids.append(int(own.argmax()))
     by_name = sorted(centroids)
     nearest = np.array(by_name)[apart[:, by_name].argmin(axis=1)]
-    nearest[centroids] = centroids  # also where two centroids are alike
+    nearest[centroids] = centroids  # also if two centroids are equal
     return {names[c]: [name for name, n in zip(names, nearest, strict=True) if n == c] for c in centroids}
 
 
 def draw_first(names: Sequence[str], first: str | None, random_state: int) -> str:
-    """Return the first centroid: the one named, or one drawn at random."""
+    """Return the first centroid: the named one, or a random one."""
     return names[int(np.random.default_rng(random_state).integers(len(names)))] if first is None else first
 
 
@@ -397,7 +397,7 @@ def check_clustering(
 
 
 def check_metric(metric: str, p: float = 3.0) -> None:
-    """Raise ``InputError`` for an unknown metric, or a power that is none."""
+    """Raise ``InputError`` for an unknown metric, or an invalid power."""
     if metric not in METRICS:
         raise InputError.wrong("metric", f"one of {', '.join(map(repr, METRICS))}", metric)
     if isinstance(p, bool) or not isinstance(p, Real) or not (1.0 <= p < math.inf):

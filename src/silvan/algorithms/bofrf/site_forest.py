@@ -1,9 +1,9 @@
-"""Forests that a site's owner provides: read, fitted if need be, and translated to the agreed schema.
+"""Pretrained forests of a site's owner: read, fitted if necessary, and translated to the agreed schema.
 
-A forest may be silvan's own, the path of one, or scikit-learn's, fitted or not; one that is not fitted learns from
-the site's rows as silvan encodes them. Columns and classes are matched by name. Its thresholds are then moved to the
-nearest cut of the site's own bins on the public grid, and what too few of the site's rows reach is cut off. The changed
-tree is then used everywhere, at the site itself as well.
+A forest may be silvan's own, the path of one, or scikit-learn's, fitted or not; an unfitted one is trained on the
+site's rows as silvan encodes them. Columns and classes are matched by name. Its thresholds are then moved to the
+nearest cut of the site's own bins on the public grid, and branches that too few of the site's rows reach are cut off.
+The changed tree is then used everywhere, including at the site itself.
 """
 
 from os import PathLike
@@ -24,7 +24,7 @@ from silvan.util.threads import thread_count
 
 
 def site_forest(site: Site, schema: Schema, part: Part, min_leaf: int) -> Forest:
-    """Return the forest that a site brings, in the form that may leave the site."""
+    """Return a site's pretrained forest, in the form that may leave the site."""
     source = site.forest
     if is_unfitted(source):
         forest = from_codes(fit_estimator(source, part, site.split_seed), schema)

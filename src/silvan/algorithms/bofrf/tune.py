@@ -42,12 +42,12 @@ from silvan.tree.sampling import rows_of_trees
 from silvan.tree.split import Splits
 from silvan.util.threads import thread_count, thread_map
 
-ROWS_AT_ONCE = 1 << 21  # about how many rows a batch of trees that grow side by side has
+ROWS_AT_ONCE = 1 << 21  # approximate number of rows of a batch of trees that grow side by side
 
 
 @dataclass(frozen=True)
 class Folds:
-    """A table binned once, every row in a fold."""
+    """A table binned once, with every row in a fold."""
 
     part: Part
     table: Binned
@@ -105,7 +105,7 @@ class Folds:
     def scores(self, answer: np.ndarray) -> np.ndarray:
         """Return the metric of each fold: the AUC, averaged over the classes for which it is defined, or the RMSE."""
         if self.schema.n_classes:
-            answer = answer.round(12)  # equal scores are equal in whatever order trees were added up
+            answer = answer.round(12)  # equal scores stay equal in whatever order trees were added
         values = np.full(self.n, np.nan)
         for k in range(self.n):
             held = self.of_row == k
@@ -122,13 +122,13 @@ class Folds:
 log = logging.getLogger("silvan.site")
 
 Value = int | float | str | None
-Progress = Callable[[int, int], None]  # called with the number of trees grown so far, and of all
+Progress = Callable[[int, int], None]  # called with the number of trees grown so far, and the total
 NAMES = ("criterion", "max_depth", "min_samples_split", "min_samples_leaf", "max_features", "n_estimators")
 """The parameters that can be tuned."""
 
-_MOST = 10_000  # the most combinations of a grid; more are probably a mistake
-_FEWEST_TREES = 10  # minimum number of trees to compare combinations by: fewer say little about forests of many
-_FEWEST_ROWS = 20  # fewest rows to tune on; on fewer, the best combination is best by luck
+_MOST = 10_000  # maximum number of combinations in a grid; more are probably a mistake
+_FEWEST_TREES = 10  # minimum number of trees to compare combinations by: fewer say little about larger forests
+_FEWEST_ROWS = 20  # minimum number of rows for tuning; with fewer, the best combination is chance
 
 
 def default_grid() -> dict[str, list[Value]]:
@@ -146,18 +146,11 @@ def default_grid() -> dict[str, list[Value]]:
 class Search(msgspec.Struct, frozen=True):
     """How parameters are searched for.
 
-    Parameters
-    ----------
-    kind
-        "halving": all combinations with few trees, the best ``1 / factor`` of them with ``factor`` times as many, and
-        so on; "grid": all combinations with all trees.
-    grid
-        Values by parameter; one that is left out stays as the learner has it. Leaves are never smaller than the
-        learner's ``min_samples_leaf``, nor than 2. For a number to predict, ``criterion`` is left alone.
-    folds
-        Parts of the cross-validation; fewer where a class has fewer rows.
-    factor
-        How fast the halving goes.
+    Parameters ---------- kind "halving": all combinations with few trees, then the best ``1 / factor`` of them with
+    ``factor`` times as many, and so on; "grid": all combinations with all trees. grid Values by parameter; other
+    parameters keep the learner's values. Leaves are never smaller than the learner's ``min_samples_leaf``, nor than
+    2. In regression, ``criterion`` stays unchanged. folds The number of folds; fewer if a class has fewer rows.
+    factor The speed of halving.
     """
 
     kind: Literal["grid", "halving"] = "halving"
@@ -245,7 +238,7 @@ def tune_settings(
 ) -> tuple[Settings, list[TuningTrial]]:
     """Choose a site's settings by cross-validation on its training rows; return them and all trials, the best first.
 
-    ``part`` are the training rows to tune on, if others are held back. Too few rows leave the settings as they are.
+    ``part`` are the training rows to tune on, if others are held out. With too few rows the settings stay the same.
     """
     part = site.part(schema) if part is None else part
     inputs = (schema.hash, msgspec.json.encode([settings, search]), feature_key.tobytes(), part.row_keys.tobytes())
@@ -261,7 +254,7 @@ def tune_settings(
 
 
 class _ProgressReport:
-    """Reports progress to the site's watcher, and to the site's log at every tenth of the trees."""
+    """Reports progress to the site's listener, and to the site's log at every tenth of the trees."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.tenth = site, 0
@@ -284,7 +277,7 @@ def search_settings(
     n_jobs: int | None,
     progress: Progress,
 ) -> tuple[Settings, list[TuningTrial]]:
-    """Choose settings by cross-validation on rows at hand; ``keys`` are those of rows and of features."""
+    """Choose settings by cross-validation on the given rows; ``keys`` are those of rows and of features."""
     n_folds = _n_folds(part.y, schema, search.folds)
     if n_folds < 2:
         return settings, []
@@ -341,7 +334,7 @@ def list_candidates(settings: Settings, search: Search, schema: Schema) -> list[
 
 
 def _grown_as(settings: Settings, n_features: int) -> tuple[Any, ...]:
-    """Return what decides the trees: a node with fewer rows than two leaves is not split, whatever the settings."""
+    """Return what determines the trees: a node with fewer rows than two leaves is not split in any case."""
     split = max(settings.min_samples_split, 2 * settings.min_samples_leaf)
     depth = settings.max_depth or DEPTH_CAP
     return settings.criterion, depth, split, settings.min_samples_leaf, settings.n_sampled(n_features)
@@ -375,13 +368,13 @@ def _conclude(entrants: list["_Entrant"], sizes: list[int], schema: Schema) -> t
 
 
 def _simplicity(settings: Settings, n_features: int) -> tuple[Any, ...]:
-    """Order settings by the size of what they grow: fewer trees, shallower ones, larger leaves."""
+    """Order settings by the size of the forest: fewer trees, shallower ones, larger leaves."""
     criterion, depth, split, leaf, n_sampled = _grown_as(settings, n_features)
     return settings.n_estimators, depth, -leaf, -split, n_sampled, criterion != "gini", criterion
 
 
 class _Entrant:
-    """One combination: its trees so far, their scores of every row, and how good these were at every stop."""
+    """One combination: its trees so far, their scores of every row, and its metric at every stop."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.trees, self.rung = settings, 0, 0
@@ -399,15 +392,15 @@ class _Entrant:
         return last - before
 
     def forget(self) -> None:
-        """Free the memory for rows: the combination will not grow on."""
+        """Free the memory for rows, because the combination stops growing."""
         self.total = self.weight = np.zeros(0)
 
     def loss(self, trees: int, schema: Schema) -> float:
-        """Return the mean score, with its sign so that less is better, rounded so that equal ones compare equal."""
+        """Return the mean score, with its sign so that smaller is better, rounded so that equal ones compare equal."""
         mean = float(np.nanmean(self.scores[trees]))
         return round(-mean if schema.n_classes else mean, 12)
 
     def rank(self, schema: Schema) -> tuple[Any, ...]:
-        """Return the key to sort by: the best so far first, of equals the simplest."""
+        """Return the sort key: the best so far first, in a tie the simplest."""
         simple = _simplicity(self.settings, len(schema.features))
         return (self.loss(self.trees, schema) if self.trees else 0.0, *simple)

@@ -1,9 +1,9 @@
-"""BOFRF: sites exchange their trees, score them on their rows, and weigh them by how they do everywhere.
+"""BOFRF: sites exchange their trees, score them on their rows, and weight them by their performance everywhere.
 
-A tree's confusion matrices are summed over all sites (``total``), so nobody sees how it does at one of them. Its
-weight is the Matthews correlation of the sum if that is above tau, and 0 if not. Two rounds; in a third each site
-chooses what to use (``choose.py``). For more than two classes R_K takes the place of the correlation, for numbers the
-skill 1 - MSE / variance: both are ours, not the publication's.
+A tree's confusion matrices are summed over all sites (``total``), so nobody sees its performance at a single site. Its
+weight is the Matthews correlation of the sum if that is above tau, and 0 if not. This takes two rounds; in a
+third each site chooses what to use (``choose.py``). For more than two classes R_K replaces the correlation, for numbers
+the skill 1 - MSE / variance, for times Somers' D, twice the C-index less one: these are ours, not the publication's.
 """
 
 import math
@@ -24,20 +24,23 @@ from silvan.algorithms.requests import MAX_TREES, joined_trees, read_trees, sche
 from silvan.data.schema import Schema
 from silvan.errors import FederationError, FormatError, InputError, RefusedError, reject
 from silvan.federation.agree import MAX_ROWS
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, SummedReply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey, digest
+from silvan.forest.curves import risks
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
-from silvan.forest.predict import abstaining
+from silvan.forest.predict import abstaining, leaves_of
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.metrics import MCC, OfConfusion, of_confusion
+from silvan.survival_metrics import comparable_pairs
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
-MAX_CELLS = 1 << 26  # the most cells of all trees' confusion matrices together that fit a message
+MAX_CELLS = 1 << 26  # maximum number of cells in all trees' confusion matrices that fit a message
 _ERROR_BITS = 24  # bits of a squared error as large as the square of half the range of all answers
 _FINER = 1 << (_ERROR_BITS // 2)
 """How much finer labels are kept than squared errors, so that as many bits of them are left."""
@@ -60,10 +63,10 @@ class BringTrees(Ask[LocalTrees], frozen=True, kw_only=True, omit_defaults=True)
     schema: Agreed[Blob]
     settings: Fixed[Settings]
     feature_key: Fixed[np.ndarray]
-    validation: Fixed[float]  # share of the training rows that trees do not see
-    oob: Fixed[bool]  # whether the site will choose on rows that its trees did not sample
+    validation: Fixed[float]  # share of the training rows that trees do not use
+    oob: Fixed[bool]  # whether the site will choose on out-of-bag rows
     tune: Fixed[Search | None]
-    max_trees: Fixed[int | None] = None  # the most that are taken from a site
+    max_trees: Fixed[int | None] = None  # maximum number of trees from a site
 
     @property
     def min_leaf(self) -> int:
@@ -89,7 +92,7 @@ class ScoreTrees(Total[TreeScores], frozen=True, kw_only=True):
     schema: Agreed[Blob]
     forests: Derived[list[Blob]]
     validation: Fixed[float]
-    # fixed point of numbers; of no use for classes
+    # fixed point of numbers; unused for classes
     offset: Derived[float]
     scale: Derived[float]
 
@@ -104,8 +107,8 @@ def bring_trees(site: Site, request: BringTrees) -> LocalTrees:
     if site.forest is not None:
         if request.oob:
             raise RefusedError(
-                "the site brings a forest, and nobody knows which rows its trees saw: set validation=0.2, so that the "
-                "site chooses on rows that were split off"
+                "the site has a pretrained forest, and it is unknown which rows its trees saw: set validation=0.2 to "
+                "choose on held-out rows"
             )
         forest = site_forest(site, schema, part, request.min_leaf)
     else:
@@ -126,7 +129,7 @@ def _first_trees(forest: Forest, most: int | None, pretrained: bool) -> Forest:
     if most is None or len(forest) <= most:
         return forest
     alive = np.flatnonzero(forest.weights > 0)
-    # of grown trees the first ones, whatever their say: by its place the site knows which rows a tree sampled
+    # of grown trees the first ones, whatever their weight: the position tells the site which rows a tree sampled
     taken = alive[:most] if pretrained or alive[0] >= most else np.arange(most)
     return forest.take(taken)
 
@@ -138,7 +141,7 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
     forest = joined_trees(site, schema, request.forests)
     part, held = learning_rows(site, schema, request.validation)
     absent = site.absent(schema)
-    # it will choose on these rows, unless some were split off for that
+    # it will choose on these rows, unless validation rows exist
     noted = None if len(held) else note_leaves(site, forest, len(part))
     silent = abstaining(forest, absent)
     rows = np.where(silent, 0, len(part))
@@ -146,14 +149,25 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
         if len(forest) * schema.n_classes**2 > MAX_CELLS:
             raise FormatError("the matrices of so many trees and classes do not fit a message")
         counts = score_trees(forest, part.X, part.y, absent, site.n_jobs, noted)
+    elif forest.times is not None:
+        noted = None
+        counts = np.where(silent[:, None], 0, _pairs_by_tree(forest, part.X, part.y, site.n_jobs))
     else:
-        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
+        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed-point scale is invalid")
         scored = score_numbers(forest, part.X, part.y, request.scale, absent, site.n_jobs, noted)
         label = _label_sums(part.y, request.offset, request.scale)
         counts = np.stack([scored[:, 1], *np.where(silent, 0, label[:, None])], axis=1)
     if noted is not None:
         site.cache[_key(schema, request.forests, part.X[noted.rows])] = noted.leaves
     return TreeScores(rows=rows.astype(np.int64), counts=counts.astype(np.int64))
+
+
+def _pairs_by_tree(forest: Forest, X: np.ndarray, y: np.ndarray, n_jobs: int | None) -> np.ndarray:
+    """Count twice the pairs that each tree ranks right, equal risks once, and all comparable ones: (trees, 3)."""
+    risk, leaf = risks(forest.value), forest.leaf
+    nodes = leaves_of(forest, X, n_jobs) + forest.offsets[:-1]
+    pairs = [comparable_pairs(y, risk[leaf[nodes[:, tree]]]) for tree in range(len(forest))]
+    return np.array([(2 * right + equal, 0, every) for right, equal, every in pairs], np.int64)
 
 
 def _label_sums(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
@@ -176,8 +190,8 @@ def thresholded(alphas: np.ndarray, base: np.ndarray, tau: float) -> np.ndarray:
 class ExchangeSettings:
     """How sites make their trees, and the weight of each site's trees.
 
-    ``validation`` is the share of training rows that trees do not see; ``oob``, whether a site will choose on rows that
-    its trees did not sample; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees together have the
+    ``validation`` is the share of training rows that trees do not use; ``oob``, whether a site will choose on
+    out-of-bag rows; ``tune``, how it tunes its parameters. With ``equal``, all sites' trees together have the
     same weight. At most ``max_trees`` trees of a site are used. With ``refit_leaves``, trees are cut back to what other
     sites' rows reach, and these rows determine the leaf values. ``weigh_by`` is the metric of a tree's summed confusion
     matrix that is its weight.
@@ -194,10 +208,10 @@ class ExchangeSettings:
 
 @dataclass(frozen=True)
 class Weighted:
-    """The trees of sites that learn together, and what each is worth before tau.
+    """The trees of sites that train together, and the metric of each before tau.
 
-    With ``equal``, the trees of one site have as much weight together as those of another. ``refitted`` are the trees
-    after leaf re-estimation, and what tells a site how to make them of those that sites sent.
+    With ``equal``, all sites' trees have the same total weight. ``refitted`` are the trees after leaf re-estimation,
+    and the information with which a site computes them from the trees that sites sent.
     """
 
     members: dict[str, LocalTrees]
@@ -275,7 +289,7 @@ def weigh(
     if not exchange.refit_leaves:
         return weighted
     for name, one in weighted.items():
-        if len(one.members) > 1:  # the trees of a site that learns by itself stay as they are
+        if len(one.members) > 1:  # the trees of a site in a cluster of its own stay as they are
             trees = {site: (forest, one.blobs[site]) for site, forest in one.forests.items()}
             rows = {site: reply.rows for site, reply in one.members.items()}
             refitted = refit_leaves(federation, schema, trees, rows, settings, exchange.validation)
@@ -284,12 +298,12 @@ def weigh(
 
 
 def _check_own(reply: LocalTrees, request: BringTrees, schema: Schema) -> Forest:
-    """Raise ``FormatError`` unless a site sent what was asked for; return its trees."""
+    """Raise ``FormatError`` unless a site sent what was requested; return its trees."""
     forest = read_trees(reply.forest, schema)
     asked = reply.settings.n_estimators if request.tune is not None else request.settings.n_estimators
     most = len(forest) if request.max_trees is None else request.max_trees
     if len(forest) > most or (not reply.pretrained and len(forest) != min(asked, most)):
-        raise FormatError("its trees are not as many as asked for")
+        raise FormatError("its trees are not as many as requested")
     reject(not 1 <= reply.rows < MAX_ROWS, "it has no training rows")
     if reply.absent.shape != (len(schema.features),) or reply.absent.dtype != np.bool_:
         raise FormatError("the columns that it lacks are not those of the schema")
@@ -306,7 +320,7 @@ def _alphas(
     validation: float,
     weigh_by: OfConfusion,
 ) -> np.ndarray:
-    """Sum the trees' scores over all sites and return what each tree is worth (Eqs 3.5 and 3.6)."""
+    """Sum the trees' scores over all sites and return the metric of each tree (Eqs 3.5 and 3.6)."""
     k = schema.n_classes
     if len(forest) > MAX_TREES or len(forest) * k * k > MAX_CELLS:
         raise InputError(
@@ -320,17 +334,20 @@ def _alphas(
     expected = {site: (silent[site], reply.rows) for site, reply in members.items()}
     total: TreeScores = federation.total(dict.fromkeys(members, request), check=check_scores(schema, expected))
     check_total(total, schema, expected, federation.lost)
+    if schema.label.event is not None:  # Somers' D: 0 for risks by chance, as the other metrics
+        worth, _, pairs = total.counts.T
+        return np.where(pairs > 0, worth / np.maximum(pairs, 1) - 1.0, 0.0)
     if not k:
         return _skill(total)
     worth = [of_confusion(weigh_by, matrix, schema.label.positive_code) for matrix in total.counts]
-    return np.nan_to_num(worth)  # a metric that is undefined counts as 0
+    return np.nan_to_num(worth)  # an undefined metric counts as 0
 
 
 def check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) -> Check:
     """Return the check of one site's scores, given which trees abstain at each site and how many rows it has."""
 
     def check(site: str, reply: TreeScores) -> None:
-        if site != OVERALL:  # the sum has a check of its own, see ``check_total``
+        if site != OVERALL:  # the sum has a separate check, see ``check_total``
             silent, rows = expected[site]
             _check_counts(reply, schema, np.where(silent, 0, rows), silent[None])
 
@@ -340,7 +357,7 @@ def check_scores(schema: Schema, expected: dict[str, tuple[np.ndarray, int]]) ->
 def check_total(
     total: TreeScores, schema: Schema, expected: dict[str, tuple[np.ndarray, int]], lost: Collection[str]
 ) -> None:
-    """Raise ``FederationError`` for an impossible sum; a site that was lost on the way may be part of it, or not."""
+    """Raise ``FederationError`` for an impossible sum; a lost site may or may not be part of it."""
     left, doubtful = [s for s in expected if s not in lost], [s for s in expected if s in lost]
     found: FormatError | None = None
     for n in range(len(doubtful) + 1):
@@ -357,7 +374,7 @@ def check_total(
                 found = found or error
             else:
                 return
-    raise FederationError(f"the sum over the sites cannot be: {found}; one of them answered nonsense")
+    raise FederationError(f"the sum over the sites cannot be: {found}; one of them is wrong")
 
 
 def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: np.ndarray) -> None:
@@ -367,7 +384,7 @@ def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: 
     """
     k = schema.n_classes
     shape = (len(rows), k, k) if k else (len(rows), 3)
-    reject(scores.counts.shape != shape or scores.rows.shape != rows.shape, "scores of other trees than asked for")
+    reject(scores.counts.shape != shape or scores.rows.shape != rows.shape, "scores of other trees than requested")
     reject(scores.counts.dtype != np.int64 or scores.rows.dtype != np.int64, "scores of another type")
     reject(not np.array_equal(scores.rows, rows), "scores of more or fewer rows than there are")
     if k:
@@ -391,7 +408,7 @@ def _skill(total: TreeScores) -> np.ndarray:
 
 
 def _fixed_point(forest: Forest) -> tuple[float, float]:
-    """Choose a middle and a scale of squares by the answers of all trees, which everybody knows."""
+    """Choose a centre and a scale of squares by the answers of all trees, which everybody knows."""
     low, high = float(forest.value.min()), float(forest.value.max())
     reach = max(high / 2 - low / 2, np.finfo(np.float64).tiny)
     bits = _ERROR_BITS // 2 - math.frexp(reach)[1]
@@ -399,7 +416,7 @@ def _fixed_point(forest: Forest) -> tuple[float, float]:
 
 
 def warn_if_none(weighted: dict[str, Weighted], tau: float) -> None:
-    """Warn of each cluster in which no tree is above tau."""
+    """Warn about each cluster in which no tree is above tau."""
     for name, one in weighted.items():
         if not (one.alphas > tau).any():
             where = f" of the cluster of {name!r}" if name else ""
@@ -407,25 +424,25 @@ def warn_if_none(weighted: dict[str, Weighted], tau: float) -> None:
             warn_user(f"no tree{where} is above tau = {tau:g} (the best is at {best:.2f}): all trees count alike")
 
 
-# -- leaves that a site notes while it scores trees, and needs again when it chooses among ensembles of them
+# -- leaves that a site records while it scores trees, and needs again when it chooses among their ensembles
 
-# They stay in the site's memory until it has chosen, by the trees and the rows that they are of. If they are gone, as
-# after a restart, rows go down the trees once more; the reply is the same.
+# They stay in the site's memory until it has chosen, by trees and rows. If they are gone, as after a restart, rows
+# go down the trees again, with the same reply.
 
 _MOST_ROWS = 1 << 13
 """Rows that a site chooses on: more would tell apart only what hardly differs, and every tree is asked about each."""
 
-_MOST_BYTES = 1 << 24  # memory for leaves; those of more trees are not noted
-_SHARE = 8  # part of the memory of a site whose owner limits it, one in so many, that leaves may take
+_MOST_BYTES = 1 << 24  # memory for leaves; those of further trees are not recorded
+_SHARE = 8  # divisor of the memory limit that the owner sets: the part that leaves may take
 
 
 def choosing_rows(n: int) -> np.ndarray:
-    """Return which of ``n`` rows a site chooses on: all, or of very many, evenly spread ones."""
+    """Return which of ``n`` rows a site chooses on: all, or evenly spaced ones if there are very many."""
     return np.arange(n) if n <= _MOST_ROWS else np.linspace(0, n - 1, _MOST_ROWS).astype(np.int64)
 
 
 def note_leaves(site: Site, forest: Forest, n: int) -> Noted | None:
-    """Return memory for the leaves of the rows to choose on, of ``n`` to learn from; None if they take too much."""
+    """Return memory for the leaves of the rows for the choice, out of ``n``; None if they take too much."""
     rows = choosing_rows(n)
     size, room = bytes_noted(forest, len(rows)), _MOST_BYTES
     if site.memory is not None:
@@ -434,7 +451,7 @@ def note_leaves(site: Site, forest: Forest, n: int) -> Noted | None:
 
 
 def kept_leaves(site: Site, schema: Schema, blobs: Sequence[Blob], X: np.ndarray) -> np.ndarray | None:
-    """Return the leaves of rows; None if these trees were not scored on these rows. None are kept any longer."""
+    """Return the leaves of rows; None if these trees were not scored on these rows. The records are then dropped."""
     kept = {key: site.cache.pop(key) for key in list(site.cache) if key[0] == "leaves"}
     return kept.get(_key(schema, blobs, X))
 

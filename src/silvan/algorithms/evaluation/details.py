@@ -23,6 +23,20 @@ ODDS_AT = np.array([0.01, 0.02, *np.arange(1, 20) / 20])  # thresholds of decisi
 _DIGITS = 3
 
 
+def net_benefit(
+    score: np.ndarray, negatives: np.ndarray, positives: np.ndarray, thresholds: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the net benefit of acting on scores of at least a threshold, and of acting on everybody.
+
+    It is the share of true positives less that of false ones, which weigh as the odds of the threshold say.
+    """
+    n = max(int(negatives.sum() + positives.sum()), 1)
+    acted = score >= thresholds[:, None]
+    odds = thresholds / (1.0 - thresholds)
+    some = ((acted * positives).sum(axis=1) - odds * (acted * negatives).sum(axis=1)) / n
+    return some, (positives.sum() - odds * negatives.sum()) / n
+
+
 class Detail(msgspec.Struct, frozen=True):
     """What a site discloses of one model beside its main metrics; empty arrays where nothing may be disclosed.
 
@@ -46,7 +60,7 @@ class Detail(msgspec.Struct, frozen=True):
         if len(self.groups) != 1 or not self.at_threshold.size or not len(self.groups[0]):
             return []
         score, negatives, positives = self.groups[0].T
-        some, everybody = metrics.net_benefit(score, negatives, positives, ODDS_AT)
+        some, everybody = net_benefit(score, negatives, positives, ODDS_AT)
         points = zip(ODDS_AT.tolist(), some.tolist(), everybody.tolist(), strict=True)
         return [(at, round(model, 5), round(always, 5)) for at, model, always in points]
 
@@ -78,20 +92,26 @@ def detail_of(
     floors: Floors,
     threshold: float = np.nan,
     positive: int = 1,
+    reach: float = np.nan,
 ) -> Detail:
-    """Work the details out from a model's scores of rows, and what it decides; metrics have three digits."""
+    """Work the details out from a model's scores of rows, and what it decides; metrics have three digits.
+
+    Where rows are in groups, none are about intervals of numbers: whoever chose the intervals would learn how many
+    rows' numbers lie in each.
+    """
     if not len(y) or np.isnan(scores).any():
         return nothing()
     none = np.zeros((0, 0), np.int64)
     if not n_classes:
-        found = _further(0, metrics.Evidence(rows=(scores, y)))
+        shown = np.nan if floors.numbers_differ else reach
+        found = _further(0, metrics.Evidence(rows=(scores, y), reach=shown))
         return Detail(found, none, none, [_number_groups(scores[:, 0], y, floors)])
     shown = n_classes <= MOST_CLASSES
     confusion = metrics.confusion(scores, y, decided) if shown else none
     curves = [positive] if n_classes == 2 else range(n_classes) if shown else []
     groups = [class_groups(scores[:, c], y == c, floors) for c in curves]
     table = none
-    evidence = metrics.Evidence(confusion=confusion, rows=(scores, y), positive=positive)
+    evidence = metrics.Evidence(confusion=confusion, rows=(scores, y), positive=positive, reach=reach)
     if n_classes == 2:
         at_threshold = metrics.decided_at(threshold, scores, positive)
         table = metrics.confusion(scores, y, at_threshold) * (not np.isnan(threshold))

@@ -76,6 +76,27 @@ def score_unseen(site: Site, schema: Schema, forest: Forest, draws: RowSamples |
     return Scored(calibrated(forest, total.means()), total.votes, part.y[taken])
 
 
+def best_threshold(score: np.ndarray, negatives: np.ndarray, positives: np.ndarray, rule: str = "youden") -> float:
+    """Return the threshold that does best by "youden" (sensitivity + specificity) or "f1", from counts by score.
+
+    It lies half-way between two scores, at three decimals; of equals it is the one nearest to a half. NaN with one
+    class only.
+    """
+    levels, cell = np.unique(score, return_inverse=True)
+    neg, pos = np.bincount(cell, negatives), np.bincount(cell, positives)
+    if not neg.sum() or not pos.sum():
+        return np.nan
+    true, false = (np.cumsum(counts[::-1])[::-1] for counts in (pos, neg))  # of scores of at least each level
+    youden, f1_score = true / pos.sum() - false / neg.sum(), 2.0 * true / (true + false + pos.sum())
+    merit = youden if rule == "youden" else f1_score
+    lower = np.concatenate([[0.0], levels[:-1]])
+    places = np.round((lower + levels) / 2.0, 3)
+    # rounding must not carry a threshold beyond its level
+    places = np.where((places > lower) & (places <= levels), places, levels)
+    best = merit > merit.max() - 1e-12
+    return float(min(places[best], key=lambda t: (abs(t - 0.5), t)))
+
+
 def site_threshold(site: Site, schema: Schema, forest: Forest, draws: RowSamples | None, rule: str = "youden") -> float:
     """Return the decision threshold for the positive class of two, chosen by a rule; NaN if unknown."""
     unseen = unseen_rows(site, schema, forest, draws) if schema.n_classes == 2 else None
@@ -84,7 +105,7 @@ def site_threshold(site: Site, schema: Schema, forest: Forest, draws: RowSamples
     answer, y = unseen
     positive = schema.label.positive_code
     negatives, positives = metrics.count_scores(answer.scores, y, exact=True, positive=positive)[0]
-    return metrics.best_threshold(np.unique(answer.scores[:, positive])[::-1], negatives, positives, rule)
+    return best_threshold(np.unique(answer.scores[:, positive])[::-1], negatives, positives, rule)
 
 
 class OutOfBagCounts(SummedReply, frozen=True, kw_only=True):
@@ -142,7 +163,7 @@ def choose_threshold(schema: Schema, forest: Forest, counts: np.ndarray, rule: s
     [(negatives, positives)], score = counts, metrics.grid_scores()
     both = np.stack([1.0 - score, score] if schema.label.positive_code else [score, 1.0 - score], axis=1)
     score = calibrated(forest, both)[:, schema.label.positive_code]
-    chosen = metrics.best_threshold(score, negatives, positives, rule)
+    chosen = best_threshold(score, negatives, positives, rule)
     if np.isnan(chosen):
         raise InputError(
             f"threshold={rule!r} needs training rows of both classes that some trees did not learn from: set "

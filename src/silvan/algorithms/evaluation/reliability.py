@@ -28,6 +28,7 @@ from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest
 from silvan.forest.predict import calibrated, log_odds
 from silvan.privacy.gate import policy_of
+from silvan.util.logistic import fit_logistic
 
 _SHARED_PRIOR = (0.5, 0.5)
 """How strongly the shared curve is drawn to no change, as penalties on intercept and slope: a few rows' worth."""
@@ -38,7 +39,6 @@ _SITE_PRIOR = (2.0, 8.0)
 _FLATTEST, _STEEPEST = 0.05, 50.0  # slopes of curves
 _FURTHEST = 50.0  # intercepts
 _DIGITS = 6  # decimals of curves: exponentials differ in their last digits between processors, and forests must not
-_STEPS = 50
 
 OWN_ERRORS = 200
 """A site with at least this many rows uses its own errors for intervals; coverage then varies by about two points."""
@@ -59,16 +59,9 @@ def fit_curve(
     ``around`` is what both are drawn to, and ``prior`` by how much.
     """
     columns = np.stack([np.ones(len(scores)), log_odds(scores)])
-    at, centre, penalty = np.array(around, np.float64), np.array(around, np.float64), np.array(prior)
-    for _ in range(_STEPS):
-        chance = 1.0 / (1.0 + np.exp(-np.clip(at @ columns, -500.0, 500.0)))
-        uphill = columns @ (weights * (hits - chance)) - penalty * (at - centre)
-        bend = (columns * (weights * chance * (1.0 - chance))) @ columns.T + np.diag(penalty)
-        step = np.linalg.solve(bend, uphill)
-        step *= min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-300))
-        at = at + step
-        if np.abs(step).max() < 1e-9:
-            break
+    at = fit_logistic(
+        columns, weights, weights * hits, centre=np.array(around, np.float64), penalty=np.array(prior, np.float64)
+    )
     at = np.clip(at, (-_FURTHEST, _FLATTEST), (_FURTHEST, _STEEPEST))
     intercept, slope = np.round(at, _DIGITS) + 0.0
     return float(intercept), float(slope)

@@ -18,7 +18,7 @@ from silvan.algorithms.evaluation.details import join_details
 from silvan.algorithms.evaluation.evaluation import LOCAL, Row
 from silvan.data.holdout import Fold
 from silvan.errors import InputError
-from silvan.federation.federation import OVERALL
+from silvan.federation.members import OVERALL
 
 MOST_REPEATS = 1000
 

@@ -1,1 +1,1 @@
-"""Forests of rows that stay at their sites: summed histograms, adaptive bins, merged forests."""
+"""Horizontal forests: summed histograms, adaptive bins, merged forests."""

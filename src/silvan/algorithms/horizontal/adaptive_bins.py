@@ -17,7 +17,7 @@ def add_to_bins(
 ) -> int:
     """Insert a bin into a sorted histogram; if there are more than ``most``, merge the two nearest (Eqs 4-5).
 
-    The arrays have layout for one more than ``most``. Returns the number of bins.
+    The arrays have room for one more than ``most``. Returns the number of bins.
     """
     at = np.searchsorted(means[:size], mean)
     if at < size and means[at] == mean:
@@ -37,7 +37,7 @@ def add_to_bins(
 
 @njit(nogil=True, cache=True)
 def merge_down(means: np.ndarray, counts: np.ndarray, size: int, most: int) -> int:
-    """Merge the two nearest bins until there are at most ``most``; of equal distances the lowest."""
+    """Merge the two nearest bins until there are at most ``most``; in a tie the lowest."""
     while size > most:
         nearest = 0
         for i in range(1, size - 1):
@@ -60,7 +60,7 @@ def merge_down(means: np.ndarray, counts: np.ndarray, size: int, most: int) -> i
 def summarise(
     X: np.ndarray, y: np.ndarray, rows: np.ndarray, feature: int, most: int, means: np.ndarray, counts: np.ndarray
 ) -> int:
-    """Summarise a node's rows in at most ``most`` bins, in one pass (Alg. 2); missing values are in none of them."""
+    """Summarise a node's rows in at most ``most`` bins, in one pass (Alg. 2); missing values are left out."""
     size = 0
     for i in range(rows.shape[0]):
         value, positive = X[rows[i], feature], y[rows[i]]
@@ -83,9 +83,9 @@ def summarise_level(
     counts: np.ndarray,
     missing: np.ndarray,
 ) -> int:
-    """Summarise the rows of nodes, ``rows[starts[k]:starts[k + 1]]``, by each feature asked about; return all bins.
+    """Summarise the rows of nodes, ``rows[starts[k]:starts[k + 1]]``, by each requested feature; return all bins.
 
-    Bins are written one histogram after the other. A category is a bin of its own, however many rows it has;
+    Bins are written one histogram after the other. A category is a separate bin, however many rows it has;
     ``n_codes`` is 0 for a number. ``missing`` counts the rows of each histogram without a value.
     """
     own_means, own_counts = np.zeros(most + 1), np.zeros((most + 1, 2), np.int64)
@@ -133,7 +133,7 @@ def pool_bins(
     means, counts = np.full(starts[-1], np.nan), np.zeros((starts[-1], 2), np.int64)
     counts[starts[:-1]] = np.sum([missing for *_, missing in replies if len(missing)], axis=0)
     sizes = np.stack([sizes for sizes, *_ in replies]).astype(np.int64)
-    begins = np.cumsum(sizes).reshape(sizes.shape) - sizes  # the sites' bins lie one after the other
+    begins = np.cumsum(sizes).reshape(sizes.shape) - sizes  # the sites' bins are concatenated
     by_category = np.array([f.categorical for f in schema.features], np.bool_)[asked]
     given_means, given_counts = (np.concatenate([reply[i] for reply in replies]) for i in (1, 2))
     _pool_level(sizes, begins, given_means, given_counts, by_category, starts, most, means, counts)

@@ -2,14 +2,14 @@
 
 At every node each site summarises a feature in at most b bins of (mean value, positives, negatives), merging the two
 nearest when there are more (Eqs 4-5, Alg. 2). The coordinator pools the sites' bins, merges down to b again (Alg. 3)
-and tries the midpoints between neighbours. A categorical feature has one bin a category and is split by category. Rows
-without a value are counted apart, and go to the side where they do most good, as everywhere in silvan.
+and tries the midpoints between neighbours. A categorical feature has one bin per category and is split by category.
+Rows without a value are counted separately, and go to the side with the higher gain, as everywhere in silvan.
 
-Rows go by the midpoint, so the rows of a child need not be those of the bins on its side. One last round counts the
-rows that reach each leaf: a split with a side of too few is taken back, and leaves get their values from these counts.
+The midpoint decides where rows go, so the rows of a child may differ from those of the bins on its side. A last round
+counts the rows that reach each leaf: splits with too few rows on a side are undone, and these counts give leaf values.
 
 The mean of a bin with one row is that row's value, and the coordinator sees each site's reply (``ask``), so a site's
-policy must name the message. Two classes. A level of all trees is one round.
+policy must name the message. It supports two classes. A level of all trees takes one round.
 """
 
 from dataclasses import dataclass, replace
@@ -93,7 +93,7 @@ class AdaptiveLeaves(AfterAdaptiveSplits, Total[LeafCounts], frozen=True, kw_onl
 # -- at a site
 @dataclass
 class _NodeRows:
-    """Rows of each node, and the rounds of splits that were applied so far: a cache."""
+    """Rows of each node, and the rounds of splits applied so far: a cache."""
 
     rows: list[np.ndarray]
     done: list[bytes]
@@ -101,7 +101,7 @@ class _NodeRows:
 
 @answers(AdaptiveLevel)
 def adaptive_level(site: Site, request: AdaptiveLevel) -> AdaptiveBins:
-    """Bring the rows to the open nodes and summarise them in bins."""
+    """Send the rows to the open nodes and summarise them in bins."""
     schema, part, rows = _rows_of_nodes(site, request)
     check_nodes(request.nodes, request.features, len(rows), len(schema.features))
     own = [rows[node] for node in request.nodes]
@@ -121,14 +121,14 @@ def adaptive_level(site: Site, request: AdaptiveLevel) -> AdaptiveBins:
 
 @answers(AdaptiveLeaves)
 def adaptive_leaves(site: Site, request: AdaptiveLeaves) -> LeafCounts:
-    """Bring the rows to the leaves and count them by class."""
+    """Send the rows to the leaves and count them by class."""
     _, part, rows = _rows_of_nodes(site, request)
     leaves = np.setdiff1d(np.arange(len(rows)), request.split_node)
     return LeafCounts(counts=np.stack([np.bincount(part.y[rows[leaf]], minlength=2) for leaf in leaves]))
 
 
 def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Part, list[np.ndarray]]:
-    """Return the site's rows by the agreed schema, and which are at each node, by all splits so far."""
+    """Return the site's rows by the agreed schema, and the rows at each node after all splits so far."""
     schema = schema_of(site, request.schema)
     part = site.rows_to_sample(schema)
     reject(schema.n_classes != 2, "adaptive bins are for two classes")
@@ -158,11 +158,11 @@ def _rows_of_nodes(site: Site, request: AfterAdaptiveSplits) -> tuple[Schema, Pa
 
 
 # -- at the coordinator
-_MANY_ROWS = 1 << 24  # as many as there may be where policies keep the number back
+_MANY_ROWS = 1 << 24  # the maximum, if policies keep the number secret
 
 
 def fit(federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray) -> Forest:
-    """Grow the forest as published, all trees a level a round."""
+    """Grow the forest as published, one level of all trees per round."""
     if schema.n_classes != 2:
         raise InputError("bins='adaptive' is for two classes; use bins='shared'")
     if not isinstance(federation.sums, TrustedSums):
@@ -173,10 +173,10 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     if settings.class_weight == "balanced":
         raise InputError("class_weight='balanced' needs summed counts; give weights, or use bins='shared'")
     plan = settings.federated_plan(len(schema.features))
-    # how many rows of each class there are, nobody says: weights leave room for all rows to be of one
+    # the number of rows of each class is not disclosed: weights leave room for all rows to have one class
     measure = settings.measure(schema, np.full(2, sum(federation.rows.values()) or _MANY_ROWS))
     rule = settings.rule(measure)
-    # as many bins as there may be; a category's bin is its code, as everywhere
+    # the maximum number of bins; a category's bin is its code, as everywhere
     layout = make_bins(
         schema, [np.zeros(0 if f.categorical else settings.max_bins - 1, np.float32) for f in schema.features]
     )
@@ -252,7 +252,7 @@ def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most:
     by_category = np.array([f.categorical for f in schema.features])[asked]
     limit = np.array([f.n_codes if f.categorical else most for f in schema.features])[asked]
     if (sizes < 0).any() or (sizes > limit).any() or (sizes != limit)[by_category].any():
-        raise FormatError("a number of bins that was not asked for")
+        raise FormatError("an unrequested number of bins")
     reject(int(sizes.sum()) != len(means) or not np.isfinite(means).all(), "means that do not match")
     missing = reply.missing
     if missing.dtype != np.int64 or missing.shape not in ((len(asked), 2), (0, 2)):

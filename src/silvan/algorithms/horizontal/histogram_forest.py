@@ -1,9 +1,9 @@
-"""Horizontal forests from summed histograms: exact, a level of all trees a round.
+"""Horizontal forests from summed histograms: exact, with one round per level of all trees.
 
-The coordinator grows the trees; sites only add up. A request about a level names the open nodes and the features
-sampled at each, and repeats all splits made so far, so that a site that remembers nothing can answer it. With two
-rounds for the bins, a forest of any number of trees of depth D takes D + 2 rounds. Every sum is of integers and every
-draw is keyed, so the forest is the one that all rows in one place would give.
+The coordinator grows the trees; sites only count. A request about a level names the open nodes and the features
+sampled at each, and repeats all splits made so far, so that a site without any state can reply. With two
+rounds for the bins, a forest of any number of trees of depth D takes D + 2 rounds. All sums are of integers and all
+sampling is keyed, so the forest equals the one of all rows in one place.
 """
 
 from collections.abc import Iterator
@@ -65,9 +65,9 @@ class GrowLevel(AfterSplits, Total[Histograms], frozen=True, kw_only=True):
 
     bins: Agreed[Blob]
     measure: Fixed[Measure]
-    max_bins: Fixed[int] = MAX_BINS  # bins of a column in a tree, for the site's policy to evaluate
+    max_bins: Fixed[int] = MAX_BINS  # bins of a column in a tree, which the site's policy checks
     nodes: Derived[np.ndarray]  # int32, numbers of the open nodes
-    features: Derived[np.ndarray]  # int32 (nodes, drawn), -1 where fewer were left to draw
+    features: Derived[np.ndarray]  # int32 (nodes, sampled), -1 where fewer were left to sample
     split_bin: Derived[np.ndarray]
 
     def describe(self, reply: Any = None) -> str:
@@ -111,14 +111,14 @@ class CountLeafTimes(GrowLevel, frozen=True, kw_only=True):
 
 
 _NO_NODES, _NO_FEATURES = np.zeros(0, np.int32), np.zeros((0, 1), np.int32)
-_PLACE_BYTES = 10  # memory that a row takes for every tree while trees grow
-_LEVEL_BYTES = 1 << 28  # histograms of a level that take more are asked for in several messages
+_PLACE_BYTES = 10  # memory per row and tree while trees grow
+_LEVEL_BYTES = 1 << 28  # a level whose histograms take more is split into several messages
 
 
 # -- at a site
 @dataclass
 class _Growing:
-    """A site's rows on their way down the trees: a cache, made again when it does not fit the request."""
+    """A site's rows on their way down the trees: a cache, recomputed when it does not fit the request."""
 
     rows: TreeRows | RoutedRows
     done: list[bytes]  # the splits of each round applied so far
@@ -147,7 +147,7 @@ def count_leaf_times(site: Site, request: CountLeafTimes) -> LeafTimes:
 def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, name: str = "") -> np.ndarray:
     """Bring the rows to the open nodes and add up their histograms.
 
-    ``part`` are rows to take instead of the site's own, for private forests; ``name`` tells them from any others.
+    ``part`` are rows to use instead of the site's own, for private forests; ``name`` distinguishes them from others.
     """
     schema, bins = read_level(site, request, noisy=part is not None)
     fingerprints = request.fingerprints()
@@ -172,7 +172,7 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
 
 
 def read_level(site: Site, request: GrowLevel, *, noisy: bool = False) -> tuple[Schema, Bins]:
-    """Read what a request refers to; raise ``FormatError`` if it cannot be answered whatever the rows are."""
+    """Read the blobs of a request; raise ``FormatError`` if no site could reply to it."""
     schema = schema_of(site, request.schema)
     bins = bins_of(site, request.bins, schema, request.max_bins, public=noisy)
     _check(request, schema, bins)
@@ -180,7 +180,7 @@ def read_level(site: Site, request: GrowLevel, *, noisy: bool = False) -> tuple[
 
 
 def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> TreeRows | RoutedRows:
-    """Put the rows at the roots: all of them in memory if they fit, else in pieces."""
+    """Put the rows at the roots: all of them in memory if they fit, otherwise in pieces."""
     measure, key, n_trees = request.measure, site.sampling_key, request.n_trees
     if isinstance(part, StoredPart):
         codes = part.binned(bins, thread_count(site.n_jobs))
@@ -205,7 +205,7 @@ def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binn
 
 
 def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
-    """Raise ``FormatError`` for a request that contradicts itself: kernels trust what they are given."""
+    """Raise ``FormatError`` for an inconsistent request, because kernels trust their input."""
     reject(not request.measure.fits(schema.n_classes, schema.label.task), "the statistics are not those of the label")
     request.check_splits(len(bins.n_bins))
     node, feature, n = request.split_node, request.split_feature, len(request.split_node)
@@ -220,7 +220,7 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
 
 # -- at the coordinator
 def asks(schema: Schema) -> tuple[type[GrowLevel], ...]:
-    """Return the kinds of messages that growing a forest takes, besides those about bins."""
+    """Return the kinds of messages that growing a forest needs, besides those about bins."""
     return (GrowLevel,) if schema.label.event is None else (GrowLevel, CountLeafTimes)
 
 
@@ -282,7 +282,7 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
 
 
 def _messages(features: np.ndarray, bins: Bins, measure: Measure) -> list[slice]:
-    """Cut a level into slices of nodes whose histograms fit a message; nearly always it is one."""
+    """Cut a level into slices of nodes whose histograms fit a message; usually there is one slice."""
     widths = np.where(features >= 0, bins.n_bins[features], 0).sum(axis=1)
     ends = np.cumsum(widths) * measure.n_stats * np.dtype(measure.count_type).itemsize
     bounds = [0, *np.flatnonzero(np.diff(ends // _LEVEL_BYTES)) + 1, len(features)]
@@ -307,7 +307,7 @@ class RowBounds:
         self.rows = np.concatenate([self.rows, children.reshape(-1, children.shape[2])])
 
     def of(self, nodes: np.ndarray, features: np.ndarray, bins: Bins) -> Bounds:
-        """Return what no sum of the nodes' histograms is above; sums of a number's values have no bound."""
+        """Return upper bounds on the sums of the nodes' histograms; sums of numeric targets have none."""
         drawn = features >= 0
         in_bin = np.where(drawn, self.in_bins[features], 0).max(axis=1, initial=0)
         most = np.full((len(nodes), self.n_stats), np.iinfo(np.int64).max)

@@ -1,7 +1,7 @@
-"""Merged forests: every site grows trees on its own rows, and their trees are one forest. One round.
+"""Merged forests: every site grows trees on its own rows, and one forest contains them all. This takes one round.
 
-The merged forest has as many trees as a pooled one would. The publication's weighting by the sites' rows can be read in
-two ways, and both are here: a number of trees in proportion to a site's rows, or a weight of each tree in proportion.
+The merged forest has as many trees as a pooled one would. The publication's weighting by the sites' rows has two
+readings, and both are here: the number of trees, or the weight of each tree, in proportion to a site's rows.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class GrowTrees(Ask[Trees], frozen=True, kw_only=True):
 
     schema: Agreed[Blob]
     settings: Fixed[Settings]
-    n_trees: Fixed[int]  # the site grows the first so many of ``settings``' trees
+    n_trees: Fixed[int]  # the site grows the first of ``settings``' trees, up to this number
     feature_key: Fixed[np.ndarray]
 
     @property
@@ -71,8 +71,8 @@ def grow_trees(site: Site, request: GrowTrees) -> Trees:
 class Influence:
     """How much weight each site has in a merged forest.
 
-    ``weights``: "trees" for as many trees as a site's share of rows, "votes" for weights of trees in proportion to it,
-    None for neither. With ``equal``, all sites' trees have the same weight in sum. No site gives more than
+    ``weights``: "trees" for numbers of trees in proportion to a site's rows, "votes" for weights in proportion to them,
+    None for neither. With ``equal``, all sites' trees have the same total weight. No site gives more than
     ``max_trees``. With ``refit_leaves``, leaves are re-estimated: trees are cut back to what rows of other sites reach,
     and leaf values come from these rows, in two more rounds.
     """
@@ -99,7 +99,7 @@ class Influence:
 def fit(
     federation: Federation, schema: Schema, settings: Settings, feature_key: np.ndarray, influence: Influence
 ) -> "MergedTrees":
-    """Ask every site for its trees and put them together."""
+    """Request trees from every site and join them."""
     influence.check()
     rows = federation.rows
     n_trees = influence.trees_by_site(settings.n_estimators, federation.active, rows)
@@ -115,7 +115,7 @@ def fit(
 
     def read(site: str, reply: Trees) -> Forest:
         forest = read_trees(reply.forest, schema)
-        reject(len(forest) != n_trees[site], "its trees are not as many as asked for")
+        reject(len(forest) != n_trees[site], "its trees are not as many as requested")
         return forest
 
     replies: dict[str, Trees] = federation.ask(requests, check=read)
@@ -137,7 +137,7 @@ def fit(
 
 
 class MergedTrees(NamedTuple):
-    """The forest of all trees, each site's trees, these as each site signed them, and if leaves were re-estimated."""
+    """The forest of all trees, each site's trees as signed, and whether leaves were re-estimated."""
 
     forest: Forest
     forests: dict[str, Forest]
@@ -146,14 +146,14 @@ class MergedTrees(NamedTuple):
 
 
 def equal_site_weights(weights: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Scale weights so that they sum to 1 for every site that has any weight at all."""
+    """Scale weights so that they sum to 1 for every site with any weight at all."""
     starts = np.cumsum([0, *sizes])
     totals = np.array([weights[a:b].sum() for a, b in pairwise(starts)])
     return np.asarray(weights / np.repeat(np.where(totals > 0, totals, 1.0), sizes))
 
 
 def limit_trees(settings: Settings, max_trees: int | None, refit_leaves: bool) -> Settings:
-    """Return settings with which no site grows more trees than are used, if leaves can be re-estimated."""
+    """Return settings with which sites grow only trees that are used, if leaves can be re-estimated."""
     if refit_leaves and settings.signs:
         raise InputError.about(
             "refit_leaves", "makes leaf values anew, in any order: set refit_leaves=False, or leave monotonic_cst out"
@@ -164,7 +164,7 @@ def limit_trees(settings: Settings, max_trees: int | None, refit_leaves: bool) -
 
 
 def share_out(n: int, shares: dict[str, int]) -> dict[str, int]:
-    """Split a whole number in proportion to shares, the largest remainders rounded up; all get some if it is enough."""
+    """Split an integer in proportion to shares, the largest remainders rounded up; everyone gets some if possible."""
     total = sum(shares.values())
     exact = {name: n * share / total for name, share in shares.items()}
     whole = {name: max(int(x), 1 if shares[name] and n >= len(shares) else 0) for name, x in exact.items()}

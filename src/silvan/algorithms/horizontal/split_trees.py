@@ -1,7 +1,7 @@
-"""Trees as their splits tell them, without statistics, and what leaves of all splits have in the trees that are left.
+"""Trees reconstructed from their splits, without statistics, and counts at the leaves that remain in the end.
 
-Requests repeat all splits of a forest. Those that led to no gain are taken back at the end, which requests do not say:
-so rows are counted at the leaves of all splits, and what lies below a split that was taken back is added up.
+Requests repeat all splits of a forest. Splits that led to no gain are undone at the end, which requests do not show: so
+rows are counted at the leaves of all splits, and counts below an undone split are added up.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def _grown(n_trees: int, columns: Columns, n_stats: int) -> Grown:
 
 
 def trees_of_splits(n_trees: int, columns: Columns, schema: Schema, bins: Bins, measure: Measure) -> Forest:
-    """Return the trees of all splits as a forest, whose leaf values mean nothing."""
+    """Return the trees of all splits as a forest with meaningless leaf values."""
     grown = _grown(n_trees, columns, measure.n_stats)
     return assemble([(grown, bins.cut(grown.feature, grown.bin))], schema, measure)
 
@@ -44,7 +44,7 @@ def leaves_of_splits(n_trees: int, columns: Columns) -> np.ndarray:
 
 
 def at_kept_leaves(grown: Grown, leaves: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return what the leaves of grown trees have, from counts at the leaves of all of their splits."""
+    """Return counts for the leaves of grown trees, from counts at the leaves of all of their splits."""
     by_node = np.zeros((len(grown.tree), counts.shape[1]), counts.dtype)
     by_node[leaves] = counts
     for k in np.flatnonzero([] if grown.kept is None else ~grown.kept)[::-1].tolist():

@@ -1,8 +1,8 @@
-"""How much say trees from sums and trees of sites have in one forest: by how both do at all sites together.
+"""The weights of trees from sums and trees of sites in one forest, by the performance of both at all sites together.
 
-Which of the two serves better differs by data set, and one site's rows are too few to tell. So each site scores its
-training rows by either forest, each row by trees that did not learn from it, and says by how much the second is ahead;
-these gaps are summed over sites. Both forests keep some say: at a mean gap of 0.01 in AUC one has e times as much more.
+Which of the two is better differs by data set, and one site's rows are too few to tell. So each site scores its
+training rows with either forest, each row by out-of-bag trees, and reports the lead of the second; these gaps are
+summed over sites. Both forests keep some weight: a mean gap of 0.01 in AUC changes their ratio by a factor of e.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ from silvan.algorithms.requests import schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.describe import FLOOR
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.message import Agreed, Blob, Derived, SummedReply, Total
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
@@ -29,12 +30,12 @@ from silvan.privacy.gate import policy_of
 REFITTED = 1.5
 """Weight of trees with re-estimated leaves against those from sums where both do alike: their scores spread less."""
 
-_SCALE = 0.01  # the mean gap at which a forest has e times as much weight as without one
+_SCALE = 0.01  # a forest with this mean lead gets e times the weight
 _STEPS = 1000  # gaps are summed in thousandths
 _DIGITS = 6
 """Decimals of a forest's share: exponentials differ in their last digits between processors, and forests must not."""
 
-_MOST = 100  # the most that one site's gap counts, in thousandths, either way: no site decides for all
+_MOST = 100  # the limit on one site's gap, in thousandths, either way: no site decides for all
 MOST_GAP = _MOST / _STEPS  # the same as a number
 
 
@@ -49,13 +50,13 @@ class CompareHalves(Total[HalvesGap], frozen=True, kw_only=True):
     """The gain of the sites' trees over trees from sums, on the site's training rows."""
 
     schema: Agreed[Blob]
-    models: Derived[list[SentModel]]  # both forests, and which rows their trees sampled
+    models: Derived[list[SentModel]]  # both forests, and the samples of their trees
 
 
 # -- at a site
 @answers(CompareHalves)
 def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
-    """Compare both forests on training rows, each row by trees that did not see it; zeros where rows are too few."""
+    """Compare both forests on training rows, each row scored by out-of-bag trees; zeros if there are too few rows."""
     schema, models = schema_of(site, request.schema), request.models
     reject(len(models) != 2, "two forests are compared")
     check_candidates(site, models)
@@ -69,7 +70,7 @@ def compare_halves(site: Site, request: CompareHalves) -> HalvesGap:
 
 
 def rate_scores(site: Site, scored: Sequence[Scored], n_classes: int) -> list[float]:
-    """Return how good scores are, of the rows that all forests score; nothing if they are too few to be shown."""
+    """Return the metric of scores, on rows that all forests score; empty if they are too few to disclose."""
     known = np.all([~np.isnan(one.scores).any(axis=1) for one in scored], axis=0)
     y = scored[0].y[known]
     if len(y) < FLOOR or not policy_of(site).allows_metrics(len(y)):
@@ -83,8 +84,8 @@ def rate_scores(site: Site, scored: Sequence[Scored], n_classes: int) -> list[fl
 def same_spread(scores: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return scores with their ranks, column by column, and the values of all forests' scores on average.
 
-    AUCs stay as they are. But rows in groups have labels told by how sure a forest seems, and a forest that spreads its
-    scores more would seem better by that alone.
+    AUCs stay the same. But grouped rows get labels by the confidence of a forest, and a wider spread of scores alone
+    would make a forest look better.
     """
     values = np.mean([np.sort(one, axis=0) for one in scores], axis=0)
     found = []
@@ -98,16 +99,16 @@ def same_spread(scores: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
-    """Return the AUC, or the share of a number's variance that is explained: 0 to 1, of rows in groups.
+    """Return the AUC, the C-index, or the explained share of a number's variance, of rows in groups: 0 to 1.
 
-    NaN where all rows are of one class, or the site's policy shows no figure of them.
+    NaN if all rows have one class, or the site's policy withholds the metric.
     """
     policy = policy_of(site)
     grouped, labels = in_groups(answer, y, n_classes, policy.score_groups)
     if hides_one_class(policy, labels, n_classes):
         return np.nan
     quality = score_quality(grouped.scores, labels, n_classes, by_pairs=True)
-    if quality.metric == "auc":
+    if quality.metric in ("auc", "c_index"):
         return quality.value
     variance = 0.0 if n_classes else float(np.var(labels))
     return float(np.clip(1.0 + quality.merit / variance, 0.0, 1.0)) if variance > 0 else np.nan
@@ -121,13 +122,13 @@ class Compared(NamedTuple):
     sites: int = 0
 
     def share(self, alike: float) -> float:
-        """Return the weight of the sites' trees; ``alike`` is their relative weight when there is no gap."""
+        """Return the weight of the sites' trees; ``alike`` is their relative weight without a gap."""
         odds = alike * float(np.exp(self.gap / _SCALE))
         return round(odds / (1.0 + odds), _DIGITS)
 
 
 def compare(federation: Federation, schema: Schema, halves: Sequence[Forest], draws: Sequence[RowSamples]) -> Compared:
-    """Ask all sites by how much the second of two forests is ahead: one round."""
+    """Ask all sites for the lead of the second of two forests: one round."""
     known = {forest.hash: one for forest, one in zip(halves, draws, strict=True)}
     models = [sent_model(federation, forest, known) for forest in halves]
     request = CompareHalves(schema=federation.blob(schema.to_json().encode()), models=models)
@@ -138,10 +139,10 @@ def compare(federation: Federation, schema: Schema, halves: Sequence[Forest], dr
 
 
 def check_gap(n_sites: int) -> Check:
-    """Return a check of a site's answer, or of the sum."""
+    """Return a check of a site's reply, or of the sum."""
 
     def check(site: str, reply: HalvesGap) -> None:
-        reject(reply.gap.shape != (2,) or reply.gap.dtype != np.int64, "its metrics are not those asked for")
+        reject(reply.gap.shape != (2,) or reply.gap.dtype != np.int64, "its metrics are not the ones requested")
         sites, gap = reply.gap
         if not 0 <= sites <= (n_sites if site == OVERALL else 1) or not 0 <= gap <= 2 * _MOST * sites:
             raise FormatError("its metrics are impossible")
@@ -150,6 +151,6 @@ def check_gap(n_sites: int) -> Check:
 
 
 def join_halves(halves: Sequence[Forest], share: float) -> Forest:
-    """Return the forest of both, in which the second has a share of the say."""
+    """Return the forest of both, in which the second has a share of the weight."""
     first, second = halves
     return join_forests([first, second], [2.0 * (1.0 - share), 2.0 * share * len(first) / float(second.weights.sum())])

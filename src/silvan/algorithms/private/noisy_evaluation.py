@@ -29,7 +29,8 @@ from silvan.algorithms.private.noisy_counts import (
 )
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.federation.message import Agreed, Blob, Derived
 from silvan.federation.site import Site, answers
 from silvan.forest.forest import Forest

@@ -1,8 +1,7 @@
-"""Bins: values put between the cut points of their columns, one byte per value.
+"""Bins: one byte per value, the interval between cut points in which a value lies.
 
-Code 0 is for missing values. A categorical column's next codes are its categories, a numeric column's the values
-between two cut points, the upper one included. ``cut_points.py`` says where the cut points are and which codes these
-have.
+Code 0 stands for missing values. Further codes of a categorical column are its categories; those of a numeric column
+are intervals between cut points, the upper end included. ``cut_points.py`` chooses cut points and codes.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,18 +30,18 @@ R = TypeVar("R")
 
 
 class HistogramBins(NamedTuple):
-    """The bins of a tree's histograms, by column: a value of some code is in bin (code + offset) >> shift.
+    """The bins of a tree's histograms, by column: a code belongs to bin (code + offset) >> shift.
 
-    An offset counts modulo 2^shift. Missing values, of code 0, are in bin 0 whatever it is.
+    Offsets count modulo 2^shift. Missing values, with code 0, are always in bin 0.
     """
 
     last: np.ndarray  # int32, the highest code
     shift: np.ndarray  # uint8
-    n_bins: np.ndarray  # int32, the bin of missing values included
+    n_bins: np.ndarray  # int32, including the bin of missing values
 
     @classmethod
     def of(cls, last: np.ndarray, shift: np.ndarray) -> "HistogramBins":
-        """Return the bins, as many as the largest offset needs."""
+        """Return the bins that the largest offset needs."""
         n_bins = ((last + (1 << shift.astype(np.int32)) - 1) >> shift) + 1
         return cls(last, shift, n_bins.astype(np.int32))
 
@@ -55,17 +54,17 @@ class Bins:
     codes: tuple[np.ndarray, ...]  # uint8, one more than cut points
     categorical: np.ndarray
     n_codes: np.ndarray  # of categorical columns
-    shift: np.ndarray  # uint8: so many times the codes are halved to make the bins of a tree's histograms
+    shift: np.ndarray  # uint8: how often codes are halved to get the bins of a tree's histograms
 
     @cached_property
     def in_histograms(self) -> HistogramBins:
-        """What the histograms of a tree have of each column."""
+        """The bins of each column in a tree's histograms."""
         last = np.array([c[-1] for c in self.codes], np.int32)
         return HistogramBins.of(np.where(self.categorical, self.n_codes, last).astype(np.int32), self.shift)
 
     @property
     def n_bins(self) -> np.ndarray:
-        """Bins of each column in a tree's histograms, the one of missing values included."""
+        """The number of bins of each column in a tree's histograms, including the bin of missing values."""
         return self.in_histograms.n_bins
 
     @property
@@ -75,22 +74,22 @@ class Bins:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Where each column's thresholds begin in ``thresholds``."""
+        """The start of each column's cut points in ``thresholds``."""
         return np.concatenate([[0], np.cumsum([len(c) + 1 for c in self.cuts])]).astype(np.int64)
 
     @cached_property
     def thresholds(self) -> np.ndarray:
         """All columns' cut points in one array, each column's followed by the largest float.
 
-        After the highest code, a split's threshold is the largest float: all values on one side, missing ones on the
-        other.
+        A split after the highest code has the largest float as its threshold: all values on one side, missing values on
+        the other.
         """
         largest = np.array([np.finfo(np.float32).max], np.float32)
         return np.concatenate([part for c in self.cuts for part in (c, largest)] or [largest[:0]])
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """The codes of all columns, each column's above those of the column before: rising, beside the thresholds."""
+        """The codes of all columns, rising and parallel to ``thresholds``; each column starts above the last one."""
         return np.concatenate(
             [f * CODES + c.astype(np.int64) for f, c in enumerate(self.codes)] or [np.zeros(0, np.int64)]
         )
@@ -101,7 +100,7 @@ class Bins:
         return self.thresholds[np.maximum(at, self.starts[feature])]
 
     def apply(self, X: np.ndarray, n_jobs: int = 1) -> np.ndarray:
-        """Return the code of every value of an encoded table: uint8, one row after the other."""
+        """Return the codes of an encoded table: uint8 (rows, features)."""
         codes = np.empty(X.shape, np.uint8)
 
         def one(f: int, image: np.ndarray) -> None:
@@ -124,10 +123,10 @@ def find_bins(
     *,
     staggered: bool = False,
 ) -> tuple[Bins, np.ndarray]:
-    """Choose cut points for one table and put its values between them: both passes over the grid, column by column.
+    """Choose cut points for one table and return the codes of its values: both passes over the grid, column by column.
 
-    ``n_columns`` decides the grid, if the table is only some columns of a wider one. ``staggered`` is for trees that
-    differ in their cut points, and so have more of them together.
+    ``n_columns`` determines the grid, if the table is part of a wider one. With ``staggered``, trees differ in their
+    cut points, so together they have more of them.
     """
     table_grid = Grid.for_columns(X.shape[1] if n_columns is None else n_columns)
     codes, most = np.empty(X.shape, np.uint8), staggered_bins(max_bins) if staggered else max_bins
@@ -147,8 +146,8 @@ def find_bins(
         _put_values(image, cuts, value_codes(len(cuts), steps, max_bins), codes[:, f])
         return grid.values(cuts), steps
 
-    found = _map_columns(one, X, n_jobs)
-    return make_bins(schema, [cuts for cuts, _ in found], [steps for _, steps in found], max_bins), codes
+    cuts, steps = zip(*_map_columns(one, X, n_jobs), strict=True)
+    return make_bins(schema, cuts, steps, max_bins), codes
 
 
 def make_bins(
@@ -157,14 +156,14 @@ def make_bins(
     steps: Sequence[np.ndarray | None] | None = None,
     max_bins: int = MAX_BINS,
 ) -> Bins:
-    """Return the bins that cut points make of the columns of a schema.
+    """Return the bins given by cut points for the columns of a schema.
 
-    ``steps`` are how far the codes on both sides of a cut are apart, where a column has more than ``max_bins``; edges
-    that a schema gives have none, and all trees use them all.
+    ``steps`` are the distances between the codes on both sides of a cut, for columns with more than ``max_bins`` bins.
+    Edges from a schema have no steps: all trees use all of them.
     """
     given = [None] * len(cuts) if steps is None else steps
-    own = [None if f.categorical or f.edges is not None else s for f, s in zip(schema.features, given, strict=True)]
-    codes = tuple(value_codes(len(c), s, max_bins) for c, s in zip(cuts, own, strict=True))
+    used = [None if f.categorical or f.edges is not None else s for f, s in zip(schema.features, given, strict=True)]
+    codes = tuple(value_codes(len(c), s, max_bins) for c, s in zip(cuts, used, strict=True))
     return Bins(
         tuple(cuts),
         codes,
@@ -175,9 +174,9 @@ def make_bins(
 
 
 def most_in_a_bin(bins: Bins, f: int, counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid) -> int:
-    """Return the most rows with a value in any bin of any tree's histograms of a column, from the counts of its cells.
+    """Return the largest number of rows in any bin of any tree's histograms of a column, from the counts of its cells.
 
-    The cut points must have been chosen from these counts: then none goes through a cell.
+    The cut points must come from these counts, so that none lies inside a cell.
     """
     _, high, rows = occupied_cells(counts, heavy, fine, table_grid)
     codes = bins.codes[f][np.searchsorted(grid.images(bins.cuts[f]), high)].astype(np.int64)
@@ -187,13 +186,13 @@ def most_in_a_bin(bins: Bins, f: int, counts: np.ndarray, heavy: Heavy, fine: np
 
 
 def _map_columns(work: Callable[[int, np.ndarray], R], X: np.ndarray, n_jobs: int) -> list[R]:
-    """Call ``work`` with every column's number and images."""
+    """Call ``work`` with the number and the images of each column."""
 
     def some(columns: range) -> list[R]:
         images = grid.column_images(X, columns)
         return [work(f, image) for f, image in zip(columns, images, strict=True)]
 
-    # a few columns at a time, since values of a row lie side by side; one at a time where that takes much memory
+    # a few columns at a time, since a row's values are adjacent; only one if that would take too much memory
     step = max(1, min(8, (1 << 22) // max(len(X), 1), -(-X.shape[1] // n_jobs)))
     parts = [range(f, min(f + step, X.shape[1])) for f in range(0, X.shape[1], step)]
     return [done for part in thread_map(some, parts, n_jobs) for done in part]
@@ -201,20 +200,20 @@ def _map_columns(work: Callable[[int, np.ndarray], R], X: np.ndarray, n_jobs: in
 
 @njit(nogil=True, cache=True)
 def _put_codes(column: np.ndarray, n_codes: int, out: np.ndarray) -> None:
-    """Put codes into bins; an unknown one counts as missing, like NaN."""
+    """Write the codes of categories; unknown ones count as missing, like NaN."""
     for i in range(column.shape[0]):
         out[i] = np.uint8(column[i] + 1) if 0 <= column[i] < n_codes else MISSING_BIN
 
 
-_MOST_CELLS = 14  # cells of a table that narrows the search for a value's code number at most 2 to this power
-U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+_MOST_CELLS = 14  # log2 of the most cells of the lookup table that narrows the search for a value's code
+U = np.uint64  # unsigned indices need no check for negative values in inner loops
 
 
 @njit(nogil=True, cache=True)
 def _put_values(image: np.ndarray, cuts: np.ndarray, codes: np.ndarray, out: np.ndarray) -> None:
-    """Find each value's code: a table over equal cells narrows the search to the few cuts inside one.
+    """Write the code of each value: a lookup table over equal cells narrows the search to the few cuts inside one.
 
-    All values take the same steps from there, so that the processor need not guess which way a value goes.
+    From there all values take the same steps, without branches that the processor could mispredict.
     """
     n = cuts.shape[0]
     low, high = (np.int64(cuts[0]), np.int64(cuts[n - 1]) + 1) if n > 0 else (np.int64(0), np.int64(0))
@@ -223,7 +222,7 @@ def _put_values(image: np.ndarray, cuts: np.ndarray, codes: np.ndarray, out: np.
         bits += 1
     while U(high - low) >> shift >= U(1 << bits):
         shift += U(1)
-    after = np.empty(n + CODES, np.int64)  # the cuts, and enough that nothing is above
+    after = np.empty(n + CODES, np.int64)  # the cuts, padded with values above everything
     for c in range(after.shape[0]):
         after[c] = np.int64(cuts[c]) if c < n else 1 << 40
     below, step, c = np.empty((U(high - low) >> shift) + U(1), np.uint8), U(4), 0

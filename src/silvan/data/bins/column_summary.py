@@ -1,4 +1,4 @@
-"""Summarise a table in one pass over its batches: kinds of columns, sizes of numbers, the label's classes."""
+"""Summarise a table in one pass over its batches: kinds of columns, magnitudes of numbers, classes of the label."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from silvan.errors import InputError, SchemaError
 from silvan.util.cell_text import cell_text
 from silvan.util.kernels import njit
 
-_SHIFT = 23  # medians are rounded to powers of two: the sign and the exponent are kept
-_MOST = 1 << 16  # there are never more classes
+_SHIFT = 23  # medians are rounded to powers of two, keeping the sign and the exponent
+_MOST = 1 << 16  # most classes
 
 
 class Sizes:
-    """The sizes of a column's values, by powers of two: how many, the smallest and the largest in each.
+    """The magnitudes of a column's values by powers of two: their number, and the smallest and largest of each.
 
-    That is enough to know in which the median lies: if the two values in the middle are in different ones, they are
-    the largest of one and the smallest of the other.
+    This suffices to locate the median: if the two middle values have different powers, they are the largest of one and
+    the smallest of the other.
     """
 
     def __init__(self) -> None:
         self.counts = np.zeros(257, np.int64)
         self.low, self.high = np.full(257, np.iinfo(np.int32).max, np.int32), np.zeros(257, np.int32)
-        self.present = False  # whether a cell holds anything
+        self.present = False  # whether any cell has a value
 
     def add(self, series: Series) -> None:
         """Add some rows."""
@@ -49,11 +49,11 @@ class Sizes:
 
     @property
     def rows(self) -> int:
-        """Values that have a size."""
+        """The number of values with a magnitude."""
         return int(self.counts.sum())
 
     def median_cell(self) -> int:
-        """Return the power of two that the median lies below, in steps of the grid."""
+        """Return the power of two above the median, in steps of the grid."""
         n, ends = self.rows, np.cumsum(self.counts)
         first, second = (int(c) for c in np.searchsorted(ends, [(n - 1) // 2, n // 2], side="right"))
         if first == second:
@@ -64,7 +64,7 @@ class Sizes:
 
 @njit(nogil=True, cache=True)
 def _add_sizes(image: np.ndarray, counts: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
-    """Count sizes above zero by powers of two, and note the smallest and largest in each."""
+    """Count positive magnitudes by powers of two, and track the smallest and largest of each."""
     for i in range(image.shape[0]):
         size = image[i]
         if 0 < size <= LARGEST:
@@ -76,9 +76,9 @@ def _add_sizes(image: np.ndarray, counts: np.ndarray, low: np.ndarray, high: np.
 
 @dataclass(frozen=True)
 class Summary:
-    """The features in their order, with the sizes of those that are numeric, what each is, and the label.
+    """The features in order with the magnitudes of numeric ones, the kind of each column, and the label.
 
-    A column is "numeric", "categorical", "date", or "empty" if no cell of it holds anything.
+    A column is "numeric", "categorical", "date", or "empty" if it has no values.
     """
 
     sizes: dict[str, Sizes | None]
@@ -94,9 +94,9 @@ def summarise(
     counted: np.ndarray | None = None,
     event: str | None = None,
 ) -> Summary:
-    """Summarise all rows in one pass; ``apart`` has the sizes of numeric columns that are already known.
+    """Summarise all rows in one pass; ``apart`` holds the magnitudes of numeric columns that are already known.
 
-    Sizes are those of the rows that are ``counted``, of all if none are named. ``event`` is a column of the label.
+    Magnitudes are those of the ``counted`` rows, by default all. ``event`` is a column of the label.
     """
     names = [name for name in table.names if name not in (label, event)]
     kinds = {name: "date" if name in table.dates else kind_of(table.kinds, name) or "empty" for name in names}
@@ -112,7 +112,7 @@ def summarise(
         if event is not None:
             label_column(batch, event)
         if not names:
-            raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude less")
+            raise SchemaError(f"no column is left to predict {label!r} from; add features or exclude fewer")
         for name in [name for name in names if name not in apart]:
             series = batch[name]
             if series.null_count() == len(series) or kinds[name] == "date":
@@ -135,7 +135,7 @@ def summarise(
 
 
 class _Target:
-    """The summary of the label so far. ``named`` classes are texts, whatever the cells are."""
+    """The summary of the label so far. ``named`` classes are texts, whatever the type of the cells."""
 
     def __init__(self, name: str, task: Task | None, *, named: bool = False) -> None:
         self.name, self.named = name, named
@@ -157,8 +157,8 @@ class _Target:
         check_few(len(self.classes), self.name, asked=self.asked is not None)
         if not self.named and any(isinstance(c, str) and c.strip().lower() in MARKERS for c in self.classes):
             raise SchemaError(
-                f"a class of the label {self.name!r} is a text that marks missing values, such as NA; drop these rows, "
-                f'or set its kind if it is a class (kinds: {self.name} = "categorical")'
+                f"a class of the label {self.name!r} is a marker of missing values, such as NA; drop these rows, or "
+                f'set its kind if it is a class (kinds: {self.name} = "categorical")'
             )
         broken = any(isinstance(value, float) for value in self.classes)
         classes: list[Class] = [float(value) for value in self.classes] if broken else list(self.classes)

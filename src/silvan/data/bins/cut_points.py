@@ -1,12 +1,12 @@
 """Cut points of a numeric column, chosen from counts on the public grid.
 
-They are chosen so that about equally many rows lie between two, at the roundest number near the middle of the gap
-between two occupied cells: 0.5 between 0 and 1.
+About equally many rows lie between two cut points. A cut point is the roundest number near the middle of the gap
+between two occupied cells, such as 0.5 between 0 and 1.
 
-A value between cut points gets a code of one byte; code 0 is for missing values. Where a numeric column has more values
-than a tree has bins, it gets up to four times as many cut points, of which each tree has some. A value's bin in the
-histograms of a tree is (code + offset) >> shift, and the offset differs from tree to tree: a cut between neighbouring
-codes is in one of four sets, one whose codes are four apart is in all.
+The values between two cut points share a one-byte code; code 0 stands for missing values. If a numeric column has more
+values than a tree has bins, it gets up to four times as many cut points, and each tree uses some of them. A value's bin
+in a tree's histograms is (code + offset) >> shift, with an offset that differs from tree to tree: a cut between
+adjacent codes is in one of four sets, a cut between codes four apart in all of them.
 """
 
 from collections.abc import Sequence
@@ -20,39 +20,39 @@ from silvan.data.schema import MAX_BINS
 from silvan.errors import FormatError, InputError
 from silvan.util.kernels import njit
 
-CODES = 256  # how many codes one byte has
-_MUCH = 4  # a value with the rows of so many bins, such as zero in many columns, has cuts on both sides in every tree
+CODES = 256  # codes that fit in one byte
+_MUCH = 4  # a value with the rows of this many bins (often zero) has cuts on both sides in every tree
 
 
 def check_max_bins(max_bins: int) -> None:
-    """Raise ``InputError`` for a number of bins that one byte cannot hold."""
+    """Raise ``InputError`` for a number of bins that does not fit in one byte."""
     if not 2 <= max_bins <= MAX_BINS:
         raise InputError.wrong("max_bins", f"between 2 and {MAX_BINS}", max_bins)
 
 
 @cache
 def table_shift(max_bins: int) -> int:
-    """Return the shift from codes to bins: four codes per bin if they fit in a byte, else two or one."""
+    """Return the shift from codes to bins: four codes per bin if they fit in a byte, otherwise two or one."""
     return sum(max_bins << shift <= CODES for shift in (1, 2))
 
 
 def staggered_bins(max_bins: int) -> int:
-    """Return the maximum number of value bins from the cut points of all trees together."""
+    """Return the largest number of value bins given by the cut points of all trees together."""
     shift = table_shift(max_bins)
     return min(max_bins << shift, CODES) - (1 << shift) if shift else max_bins
 
 
 def value_codes(n_cuts: int, steps: np.ndarray | None, max_bins: int) -> np.ndarray:
-    """Return the codes of the values between cut points; raise ``FormatError`` for steps that cannot be.
+    """Return the codes of the values between cut points; raise ``FormatError`` for impossible steps.
 
-    They begin with 1, without gaps, where there are no more than ``max_bins`` or no steps.
+    With at most ``max_bins`` bins, or without steps, codes are 1, 2, 3, ...
     """
     if steps is None or n_cuts < max_bins:
         return np.arange(1, n_cuts + 2).astype(np.uint8)
     shift = table_shift(max_bins)
     codes = (1 << shift) + np.append(0, np.cumsum(steps, dtype=np.int64))
     if steps.shape != (n_cuts,) or not 1 <= steps.min() <= steps.max() <= 1 << shift:
-        raise FormatError("the steps between codes are not possible")
+        raise FormatError("the steps between codes are impossible")
     if codes[-1] >= min(max_bins << shift, CODES):
         raise FormatError(f"there are more codes than trees of {max_bins} bins have room for")
     return codes.astype(np.uint8)
@@ -61,7 +61,7 @@ def value_codes(n_cuts: int, steps: np.ndarray | None, max_bins: int) -> np.ndar
 def choose_cuts(
     counts: np.ndarray, heavy: Heavy, fine: np.ndarray, table_grid: Grid, max_bins: int, *, staggered: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose one column's cut points, as images, from its counts in coarse and fine cells, and the steps of codes."""
+    """Choose one column's cut points (as images) and steps of codes, from its counts in coarse and fine cells."""
     bits, shift = np.zeros(1, np.int32), table_shift(max_bins) if staggered else 0
     starts, coarse, finest = heavy.starts(table_grid.coarse), table_grid.coarse, table_grid.finest
     if fine.shape != (starts[-1],):
@@ -71,7 +71,7 @@ def choose_cuts(
 
 
 def given_cuts(edges: Sequence[float]) -> np.ndarray:
-    """Return given edges as images; two may become one, and one beyond all 32-bit floats is no cut."""
+    """Return given edges as images; two may coincide, and edges beyond the range of 32-bit floats are dropped."""
     with np.errstate(over="ignore"):
         values = np.array(edges, np.float32)
     return np.unique(grid.images(values[np.isfinite(values)]))
@@ -118,7 +118,7 @@ def _choose_cuts(
 def _occupied(
     counts: np.ndarray, cells: np.ndarray, shifts: np.ndarray, starts: np.ndarray, fine: np.ndarray, coarse: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """List the occupied cells in order, fine ones where they were counted: lower end, upper end, rows."""
+    """List the occupied cells in order, fine ones where available: lower ends, upper ends, rows."""
     most = 0
     for cell in range(counts.shape[0]):
         most += counts[cell] > 0
@@ -149,9 +149,9 @@ def _occupied(
 
 @njit(nogil=True, cache=True)
 def _cut_after(rows: np.ndarray, max_bins: int) -> np.ndarray:
-    """Choose after which cells to cut so that bins hold about equally many rows.
+    """Choose the cells to cut after, so that bins hold about equally many rows.
 
-    A cell with a whole bin's share has a bin of its own, which leaves a smaller share for the others.
+    A cell with at least one bin's share of the rows gets a bin of its own, which leaves a smaller share for the others.
     """
     n = rows.shape[0]
     # loops instead of np.arange and np.sum, which take long to compile
@@ -195,9 +195,9 @@ def _cut_after(rows: np.ndarray, max_bins: int) -> np.ndarray:
 
 @njit(nogil=True, cache=True)
 def _cut_in_steps(rows: np.ndarray, max_bins: int, n_sets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the cells to cut after, and in how many sets each cut point is, with codes that fit in a byte.
+    """Choose the cells to cut after, and the number of sets that contain each cut point; codes fit in a byte.
 
-    Cuts beside a bin that holds much of all rows are in all sets, the others in equally many.
+    Cuts next to a bin with many of the rows are in all sets; all others are in equally many.
     """
     room = min(max_bins * n_sets, CODES) - n_sets - 1  # of all steps together
     n = room + 1
@@ -221,7 +221,7 @@ def _cut_in_steps(rows: np.ndarray, max_bins: int, n_sets: int) -> tuple[np.ndar
 
 @njit(nogil=True, cache=True)
 def _first_steps(rows: np.ndarray, after: np.ndarray, max_bins: int, n_sets: int, steps: np.ndarray) -> int:
-    """Write the minimum number of sets for each cut; return the sum."""
+    """Write the smallest number of sets for each cut, and return their sum."""
     all_rows = 0
     for i in range(rows.shape[0]):
         all_rows += rows[i]

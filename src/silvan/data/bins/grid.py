@@ -1,12 +1,12 @@
-"""The public grid: cells of the float32 line that do not depend on any data, and counts of values in them.
+"""The public grid: cells of the float32 line that do not depend on data, and counts of values in them.
 
-A float32 has an integer image that keeps the order: read its bits as a sign and a magnitude. Dropping low
-bits of the image gives cells that are narrow near zero and wide far out, the same for everybody. A cell of
-width 2^s holds the images in ((k-1) 2^s, k 2^s], so a cell's upper end is a round number and belongs to the
-cell, and zero ends a cell. Both zeros have image 0.
+Every float32 has an integer image that preserves the order: its bits, read as a sign and a magnitude. Dropping low bits
+of the image gives cells that are narrow near zero and wide far out, the same for everybody. A cell of width 2^s holds
+the images in ((k-1) 2^s, k 2^s]: its upper end is a round number and belongs to the cell, and zero is the upper end of
+a cell. Both zeros have image 0.
 
-Cut points are found from counts in cells, in two passes: all cells of a coarse grid, then finer ones inside
-those that hold many values. No value of a row is ever a cut point.
+Cut points follow from counts in cells, in two passes: first all cells of a coarse grid, then finer cells inside those
+with many values. No row's value is ever a cut point.
 """
 
 from typing import NamedTuple
@@ -15,20 +15,19 @@ import numpy as np
 
 from silvan.util.kernels import njit
 
-COARSE_BITS = 14  # most bits of the first pass: the sign, the exponent and five bits of the fraction
-FINE_BITS = 12  # most bits the second pass adds inside a heavy cell
+COARSE_BITS = 14  # most bits in the first pass: the sign, the exponent and five bits of the fraction
+FINE_BITS = 12  # most bits that the second pass adds inside a heavy cell
 
 _DETAIL, _MOST_DETAIL = 64, 4096
-"""Fine cells for each bin's share of rows in a coarse cell, and for a whole column: few bins are placed well, many
-need it less."""
+"""Fine cells per bin's share of rows in a coarse cell, and per column: fewer bins need more precise cut points."""
 
-CELL_BUDGET = 26  # all columns' coarse cells together number at most 2 to this power
+CELL_BUDGET = 26  # log2 of the most coarse cells of all columns together
 FINE_BUDGET = 25
-"""All columns' fine cells together number at most 2 to this power, besides those of heavy cells with only two.
+"""Log2 of the most fine cells of all columns together, not counting heavy cells with only two.
 
-So a wide table is looked into less deeply."""
+So wide tables get a coarser grid."""
 
-LARGEST = 0x7F7FFFFF  # image of the largest float32; what lies beyond is infinite or not a number
+LARGEST = 0x7F7FFFFF  # image of the largest float32; images above are infinite or not a number
 
 
 class Grid(NamedTuple):
@@ -39,29 +38,29 @@ class Grid(NamedTuple):
 
     @classmethod
     def for_columns(cls, n_columns: int) -> "Grid":
-        """Return the grid for a table: the same for everyone who knows how many columns it has."""
+        """Return the grid for a table, which depends only on the number of columns."""
         share = 2**CELL_BUDGET // max(n_columns, 1)
         bits = min(COARSE_BITS, share.bit_length() - 1)
         return cls(32 - max(bits, 4), 2**FINE_BUDGET // max(n_columns, 1))
 
     @staticmethod
     def columns_alike() -> int:
-        """Return the number of columns up to which all tables have the same cut points within their budgets."""
+        """Return the number of columns up to which the budgets do not affect cut points."""
         return min(2 ** (CELL_BUDGET - COARSE_BITS), 2**FINE_BUDGET // (2 * _MOST_DETAIL))
 
     @property
     def n_cells(self) -> int:
-        """Coarse cells a column has."""
+        """The number of coarse cells of a column."""
         return 2 * self.middle + 1
 
     @property
     def middle(self) -> int:
-        """Index of the cell that zero ends."""
+        """The index of the cell whose upper end is zero."""
         return (LARGEST >> self.coarse) + 1
 
     @property
     def finest(self) -> int:
-        """Low bits that the finest cells drop."""
+        """The number of low bits dropped by the finest cells."""
         return max(self.coarse - FINE_BITS, 0)
 
     def bounds(self, first: int, last: int) -> tuple[float, float]:
@@ -80,14 +79,14 @@ def images(column: np.ndarray) -> np.ndarray:
 
 
 def column_images(X: np.ndarray, columns: range) -> np.ndarray:
-    """Return the images of some neighbouring columns: int32 (columns, rows)."""
+    """Return the images of some adjacent columns: int32 (columns, rows)."""
     out = np.empty((len(columns), len(X)), np.int32)
     _write_column_images(np.asarray(X, np.float32).view(np.int32), columns.start, out)
     return out
 
 
-# The kernels of this module write to arrays that are passed in: allocating in a kernel adds to its compile time,
-# and these are part of the first forest that anybody grows.
+# The kernels of this module write to arrays passed in, because allocation adds to compile time and everybody's first
+# forest needs these kernels.
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -98,7 +97,7 @@ def _image(b: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _write_images(bits: np.ndarray, out: np.ndarray) -> None:
-    for i in range(bits.shape[0]):  # a row of columns at a time would take half as long again for one column
+    for i in range(bits.shape[0]):  # a loop over rows of columns would take 1.5 times as long for one column
         out[i] = _image(bits[i])
 
 
@@ -110,14 +109,14 @@ def _write_column_images(bits: np.ndarray, first: int, out: np.ndarray) -> None:
 
 
 def values(image: np.ndarray) -> np.ndarray:
-    """Map images back to float32; the inverse of ``images`` but for the sign of zero."""
+    """Map images back to float32: the inverse of ``images``, except for the sign of zero."""
     image = np.asarray(image, np.int32)
     bits = np.where(image >= 0, image, np.int32(-0x80000000) | -image)
     return bits.astype(np.int32).view(np.float32)
 
 
 def coarse_counts(image: np.ndarray, shift: int, n_cells: int) -> np.ndarray:
-    """Count the values in every coarse cell."""
+    """Count the values in each coarse cell."""
     counts = np.zeros(n_cells, np.int32)
     _add_coarse(image, shift, counts)
     return counts
@@ -134,26 +133,26 @@ def _add_coarse(image: np.ndarray, shift: int, counts: np.ndarray) -> None:
 
 
 def coarse_cells(image: np.ndarray, shift: int, n_cells: int) -> np.ndarray:
-    """Return the coarse cell of every value; no value may be missing."""
+    """Return the coarse cell of each value; no value may be missing."""
     return ((image.astype(np.int64) + (1 << shift) - 1) >> shift) + (n_cells >> 1)
 
 
 class Heavy(NamedTuple):
-    """Coarse cells worth a second look, ascending, and how closely each is looked into."""
+    """Coarse cells that are divided further, ascending, and how finely."""
 
     cells: np.ndarray  # int32
     shifts: np.ndarray  # int32, low bits that its fine cells drop
 
     def starts(self, coarse: int) -> np.ndarray:
-        """Return where each cell's fine counts begin, and where the last ones end."""
+        """Return the start of each cell's fine counts, and the end of the last ones."""
         return np.concatenate([[0], np.cumsum(1 << (coarse - self.shifts).astype(np.int64))])
 
 
 def heavy_cells(counts: np.ndarray, grid: Grid, max_bins: int, floor: int = 1) -> Heavy:
-    """Return the cells that hold more than a quarter of a bin's share, and at least ``floor`` rows.
+    """Return the cells with more than a quarter of a bin's share of the rows, and at least ``floor`` rows.
 
-    A cell with r bins' shares is cut into some 64 r parts (of 64 bins; 16 r of 256), so that the cuts through it can be
-    placed well.
+    A cell with the share of r bins is divided into about 64 r parts (for 64 bins; 16 r for 256), so that cuts inside it
+    can be placed well.
     """
     share = counts.sum(dtype=np.int64) / max_bins
     cells = np.flatnonzero((counts > share / 4) & (counts >= floor)).astype(np.int32)
@@ -167,7 +166,7 @@ def _detail(grid: Grid, max_bins: int) -> float:
 
 
 def most_fine_cells(grid: Grid, max_bins: int) -> int:
-    """Return a bound on the fine cells that ``heavy_cells`` asks for in a column, whatever the counts.
+    """Return an upper bound on the fine cells that ``heavy_cells`` requests for a column, whatever the counts.
 
     Parts are rounded up to a power of two, at least two for each of the fewer than 4 ``max_bins`` cells.
     """
@@ -175,7 +174,7 @@ def most_fine_cells(grid: Grid, max_bins: int) -> int:
 
 
 def fine_counts(image: np.ndarray, heavy: Heavy, grid: Grid) -> np.ndarray:
-    """Count the values in every fine cell of the heavy ones, one after the other."""
+    """Count the values in the fine cells of all heavy cells."""
     starts = heavy.starts(grid.coarse)
     slot = np.full(grid.n_cells, -1, np.int32)
     slot[heavy.cells] = np.arange(len(heavy.cells))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 class RowPieces:
     """Receives text of any length and passes it on in pieces of whole rows.
 
-    A line end inside quotes is no end of a row; a quote inside quotes is written twice, so a row ends where the number
-    of quotes so far is even.
+    Line ends inside quotes do not end a row. Quotes inside quotes are doubled, so a row ends where the number of quotes
+    so far is even.
     """
 
     def __init__(self, size: int, sink: Callable[[bytes], object]) -> None:
@@ -25,7 +25,7 @@ class RowPieces:
         return len(text)
 
     def close(self) -> None:
-        """Pass on the rest; an empty piece if nothing was ever passed on."""
+        """Pass on the rest, or an empty piece if nothing has been passed on."""
         if self._held or not self._passed:
             self.sink(b"".join(self._parts))
         self._parts, self._held = [], 0
@@ -43,7 +43,7 @@ class RowPieces:
 
 
 def last_end(text: bytes) -> int:
-    """Return where the last whole row ends; 0 if there is none."""
+    """Return the end of the last whole row; 0 if there is none."""
     end = len(text)
     quotes = text.count(b'"')
     while True:
@@ -57,7 +57,7 @@ def last_end(text: bytes) -> int:
 
 
 def first_end(text: bytes) -> int:
-    """Return where the first row ends."""
+    """Return the end of the first row."""
     end = text.find(b"\n") + 1
     while end and text.count(b'"', 0, end) % 2:
         end = text.find(b"\n", end) + 1
@@ -65,7 +65,7 @@ def first_end(text: bytes) -> int:
 
 
 def pieces(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
-    """Yield the text in pieces of whole rows, of about this size."""
+    """Yield the text in pieces of whole rows, each of about ``size`` bytes."""
     ready: list[bytes] = []
     rows = RowPieces(size, ready.append)
     while block := read(min(max(size, 1), 1 << 20)):

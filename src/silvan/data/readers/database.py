@@ -1,8 +1,8 @@
-"""Read the rows of a query, in batches or all at once, from the database that its URL names.
+"""Read the rows of a query in batches from the database named in its URL.
 
-One state of the database is read, in a transaction that only reads. Columns are asked for first, without a row, and
-then all rows, which come as the server sends them. A server's own words are repeated only where they are about the
-query and no row has been looked at: later ones may quote values.
+A read-only transaction sees one state of the database. It first reads the columns without any row, then all rows as the
+server sends them. Server messages are repeated only if they concern the query and no row has been read, because later
+ones may quote values.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from silvan.data.readers import postgres_copy, sqlite_values
-from silvan.data.readers.dialects import DIALECTS, Dialect
+from silvan.data.readers.dialects import DIALECTS, TOO_LONG, Dialect
 from silvan.data.readers.password import find_password, own_password
 from silvan.data.readers.query import Query, Retyped, quoted
 from silvan.data.readers.server_address import Address, find_address
@@ -22,20 +22,22 @@ from silvan.util.cell_text import value_text
 if TYPE_CHECKING:
     import polars as pl
 
-_BATCH_BYTES = 1 << 26  # bytes of a batch, where no limit is given
-_CELL = 96  # bytes that a value takes while it is read, about
+_BATCH_BYTES = 1 << 26  # default bytes of a batch
+_CELL = 96  # approximate bytes per value while reading
 
-_LEAVE_OUT = "leave it out of the query, or say in it what you want of it"
+_LEAVE_OUT = "leave it out of the query, or convert it there"
 
 
 def read_batches(query: Query, sink: Callable[["pl.DataFrame"], object], room: int = _BATCH_BYTES) -> Retyped:
-    """Pass all rows to ``sink``, in batches of about ``room`` bytes, at least one and perhaps empty."""
+    """Pass all rows to ``sink`` in batches of about ``room`` bytes; there is at least one batch, which may be empty."""
     dialect = DIALECTS[query.scheme]
     driver = _driver(dialect)
     connection = _connect(driver, dialect, query)
     reading = False
     with closing(connection), closing(connection.cursor()) as cursor:
         try:
+            if query.seconds is not None and dialect.limit is not None:
+                dialect.limit(connection, query.seconds)
             columns, retyped = _columns(cursor, query, dialect)
             reading = True
             if query.scheme == "postgresql":
@@ -65,7 +67,7 @@ def _driver(dialect: Dialect) -> Any:
 
 
 def _connect(driver: Any, dialect: Dialect, query: Query) -> Any:
-    """Return a connection; a driver's error text is not repeated."""
+    """Return a connection; errors do not repeat the driver's text."""
     if query.scheme == "sqlite":
         try:
             return dialect.connect(driver, query, None)
@@ -78,7 +80,7 @@ def _connect(driver: Any, dialect: Dialect, query: Query) -> Any:
         return dialect.connect(driver, address, password)
     except (driver.Error, OSError, postgres_copy.NoPasswordError) as error:
         failed = error
-    address.open(dialect.title).close()  # says so if nothing is there
+    address.open(dialect.title).close()  # raises an error if no server is there
     passing = dialect.passing_of(dialect.said(failed)[0])
     if passing:
         raise UnavailableError(f"{address.host!r} {passing}; try again in a moment") from None
@@ -86,43 +88,48 @@ def _connect(driver: Any, dialect: Dialect, query: Query) -> Any:
 
 
 def _not_connected(error: BaseException, address: Address, dialect: Dialect) -> str:
-    """Return why a server that is there lets nobody in."""
+    """Explain why a reachable server refuses the connection."""
     host, user, advice = address.host, address.user, dialect.password_advice
-    known, text = _known(dialect, dialect.said(error)[0]), str(error).lower()
-    if known:
-        return known.format(host=host, user=user, database=address.database, advice=advice)
+    meaning, text = _meaning(dialect, dialect.said(error)[0]), str(error).lower()
+    if meaning:
+        return meaning.format(host=host, user=user, database=address.database, advice=advice)
     if isinstance(error, postgres_copy.NoPasswordError):
-        return f"{host!r} asks {user!r} for a password and there is none; {advice}"
+        return f"{host!r} asks {user!r} for a password, but none is set; {advice}"
     if "certificate" in text:
         return (
             f"the certificate of {host!r} cannot be trusted; name its authority in the URL: sslrootcert=FILE, "
-            "or say sslmode=require if anybody may answer for it"
+            "or set sslmode=require to skip this check"
         )
     if "ssl" in text or "tls" in text:
-        return f"{host!r} offers no TLS; set it up, or say sslmode=disable in the URL if you trust the network"
+        return f"{host!r} offers no TLS; set it up, or set sslmode=disable in the URL if you trust the network"
     return (
-        f"{host!r} does not let {user!r} read database {address.database!r}; check the names in the URL and the "
+        f"{host!r} does not allow {user!r} to read database {address.database!r}; check the names in the URL and the "
         f"password; {advice}"
     )
 
 
-def _known(dialect: Dialect, code: str) -> str:
-    """Return what an error means, by its code or the class that it begins with."""
+def _meaning(dialect: Dialect, code: str) -> str:
+    """Return the meaning of an error, by its code or its class."""
     return dialect.errors.get(code) or dialect.errors.get(code[:2]) or ""
 
 
 def _explained(error: BaseException, query: Query, dialect: Dialect, reading: bool) -> InputError:
-    """Return why rows could not be read, by the code of an error: its text may quote values."""
-    code, said = dialect.said(error)
-    known, passing = _known(dialect, code), dialect.passing_of(code)
-    if known:
-        return InputError(known.format(where=query.where))
-    if passing or isinstance(error, OSError) or (dialect.port and not code):  # a server's driver, without the server
+    """Explain why rows could not be read, by the code of the error, since its text may quote values."""
+    code, text = dialect.said(error)
+    meaning, passing = _meaning(dialect, code), dialect.passing_of(code)
+    if meaning:
+        return InputError(meaning.format(where=query.where))
+    if passing == TOO_LONG and query.seconds is not None:
+        return InputError(
+            f"the query on {query.where} took longer than {query.seconds:g} s, or than the server allows; make it "
+            "smaller, or allow more in the address of the database: seconds=..."
+        )
+    if passing or isinstance(error, OSError) or (dialect.port and not code):  # the driver has lost the server
         why = passing or "broke the connection"
         return UnavailableError(f"the database of the query on {query.where} {why}", connected=True)
-    if not reading and said and code.startswith(dialect.faulty) and not code.startswith("22"):
+    if not reading and text and code.startswith(dialect.faulty) and not code.startswith("22"):
         return InputError(
-            f"the query on {query.where} cannot be run: {said.rstrip('.')}; correct the query or the name"
+            f"the query on {query.where} cannot be run: {text.rstrip('.')}; correct the query or the name"
         )
     return InputError(
         f"the query on {query.where} fails on some row (error {code}); try it in a client of the database"
@@ -133,16 +140,17 @@ def _explained(error: BaseException, query: Query, dialect: Dialect, reading: bo
 
 
 def columns_statements(query: Query) -> tuple[str, ...]:
-    """Return the statements that precede the query for rows; the last one returns the columns without any row."""
-    return *DIALECTS[query.scheme].begin, f"SELECT * FROM {query.select()} WHERE 1 = 0"  # noqa: S608, the owner's own query
+    """Return the statements before the query for rows; the last one returns the columns without rows."""
+    return *DIALECTS[query.scheme].begin, f"{query.before}SELECT * FROM {query.select()} WHERE 1 = 0"  # noqa: S608, the owner's own query
 
 
 def rows_statement(query: Query, columns: dict[str, type]) -> str:
     """Return the query for the rows, ordered by all columns."""
-    by_bytes = DIALECTS[query.scheme].text_order
+    dialect = DIALECTS[query.scheme]
     names = {name: quoted(name, query.scheme) for name in columns}
-    order = ", ".join(by_bytes.format(names[name]) if kind is str else names[name] for name, kind in columns.items())
-    return f"SELECT * FROM {query.select()} ORDER BY {order}"  # noqa: S608
+    by_bytes = {name: dialect.text_order.format(names[name]) for name, kind in columns.items() if kind is str}
+    order = ", ".join(dialect.gaps_last.format(by_bytes.get(name, names[name]), names[name]) for name in columns)
+    return f"{query.before}SELECT * FROM {query.select()} ORDER BY {order}"  # noqa: S608
 
 
 def _columns(cursor: Any, query: Query, dialect: Dialect) -> tuple[dict[str, type], Retyped]:
@@ -189,7 +197,7 @@ def _column(name: str, kind: type, values: Any) -> "pl.Series":
         if any(isinstance(value, bytes | bytearray) for value in values):
             raise _unusable(name, "bytes")
         return pl.Series(name, values, pl.String)
-    if kind in (date, datetime):  # dates that there are none of, 0000-00-00, come as text
+    if kind in (date, datetime):  # impossible dates, such as 0000-00-00, arrive as text
         dtype: Any = pl.Date if kind is date else pl.Datetime
         plain = [value.replace(tzinfo=None) if isinstance(value, datetime) else value for value in values]
         return pl.Series(name, [value if isinstance(value, date) else None for value in plain], dtype)
@@ -200,5 +208,5 @@ def _column(name: str, kind: type, values: Any) -> "pl.Series":
         return pl.Series(name, typed, {bool: pl.Boolean, int: pl.Int64, float: pl.Float64}[kind])
     except (OverflowError, TypeError):
         raise SchemaError(
-            f"column {name!r} holds whole numbers of more than 64 bits; say in the query what you want of them"
+            f"column {name!r} holds whole numbers of more than 64 bits; convert them in the query"
         ) from None

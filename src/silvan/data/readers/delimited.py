@@ -1,7 +1,7 @@
-"""Text files of cells: how they are encoded and separated, and their cells as text.
+"""Text files with cells: their encoding, separator and cells as text.
 
-What is found out is found out from the file's first line and bytes, which are no rows, or cell by cell: so no row
-changes how others are read. Text that is not UTF-8 is taken for Windows-1252, byte by byte.
+The format is detected from the header and the first bytes, or cell by cell, so no row affects how others are read.
+Bytes that are not UTF-8 are read as Windows-1252.
 """
 
 import codecs
@@ -19,7 +19,7 @@ from silvan.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-_HEAD = 1 << 16  # bytes of a file that are looked at first
+_HEAD = 1 << 16  # bytes inspected first
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _COMMA = r"^\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*$"
@@ -32,21 +32,21 @@ _OTHER_FILES = {
     b"ARROW1": "an Arrow file; let its name end in .arrow",
     b"\xd0\xcf\x11\xe0": "an old Excel file, or a locked one; save it as .xlsx or .csv",
 }
-"""What files are by their first bytes, if they are not the text that their names promise."""
+"""Kinds of files that are not text, by their first bytes."""
 
 csv.field_size_limit(2**31 - 1)  # a cell may hold a whole report
 
 
 _WINDOWS = {0xDC00 + b: bytes([b]).decode("cp1252", "ignore") or chr(b) for b in range(128, 256)}
-"""What Windows-1252 has for bytes that are not UTF-8, which the decoder passes on as lone surrogates."""
+"""Windows-1252 characters for bytes that are not UTF-8, which the decoder passes on as lone surrogates."""
 
 
 class Delimited:
-    """A text file of cells, as it was when it was first read."""
+    """A text file with cells, which must not change between passes."""
 
     def __init__(self, table: Table) -> None:
         self.table, self.file = table, UnchangedFile(table.file)
-        self.both: dict[str, set[str]] = {}  # ways in which columns write numbers
+        self.both: dict[str, set[str]] = {}  # number formats found in each column
         self.recoded = False  # whether some bytes were not UTF-8
         with self._reading(), table.open() as raw:
             head = raw.read(_HEAD)
@@ -62,18 +62,18 @@ class Delimited:
 
     @property
     def notes(self) -> list[str]:
-        """What was found out of how the file is written."""
-        found = []
+        """The detected format of the file."""
+        notes = []
         if self.table.separator is None and self.separator != ",":
-            found.append(f"separated by {_SEPARATORS.get(self.separator, repr(self.separator))}")
+            notes.append(f"separated by {_SEPARATORS.get(self.separator, repr(self.separator))}")
         if self.table.decimal is None and any("comma" in ways for ways in self.both.values()):
-            found.append("with decimal commas")
+            notes.append("with decimal commas")
         if self.table.encoding is None and (self.encoding or self.recoded):
-            found.append(f"encoded as {self.encoding or 'Windows-1252'}")
-        return found + self.table.renaming
+            notes.append(f"encoded as {self.encoding or 'Windows-1252'}")
+        return notes + self.table.renaming
 
     def _sniff(self, line: str) -> str:
-        """Find the separator in the first line; what is inside quotes does not count."""
+        """Detect the separator in the first line, ignoring quoted parts."""
         bare = "".join(line.split('"')[::2])
         counts = {mark: bare.count(mark) for mark in _SEPARATORS}
         best = max(counts, key=lambda mark: counts[mark])
@@ -84,17 +84,17 @@ class Delimited:
         return best if counts[best] else ","
 
     def header(self) -> list[str]:
-        """Read the names in the first line, which polars would make unique without a warning."""
+        """Read the names in the first line; polars would silently rename duplicates."""
         with self._text() as text:
             names = next((row for row in csv.reader(map(self._recoded, text), delimiter=self.separator) if row), [])
         called = self.table.renamed(names)
         return [called[name] for name in names]
 
     def typed(self) -> "pl.DataFrame | None":
-        """Read with polars' types, guessed from the first rows; None if a later row breaks the guess.
+        """Read with types that polars infers from the first rows; None if a later row does not fit.
 
-        Also None for files that need more than polars does, or if the last cells of some rows are missing, since polars
-        fills up short rows without a word.
+        Also None for files that polars cannot read alone, or with missing last cells, since polars silently pads short
+        rows.
         """
         import polars as pl
 
@@ -108,7 +108,7 @@ class Delimited:
         return None if frame.width > 1 and frame[:, -1].null_count() else self._named(frame)
 
     def frames(self, size: int) -> "Iterator[pl.DataFrame]":
-        """Yield all cells as text, a piece of the file at a time."""
+        """Yield all cells as text, one piece of the file at a time."""
         import polars as pl
 
         self.file.check()
@@ -138,11 +138,11 @@ class Delimited:
         return frame.with_columns(self._points(column) for column in frame if column.dtype == pl.String)
 
     def _named(self, frame: "pl.DataFrame") -> "pl.DataFrame":
-        """Return a frame with the study's names of columns."""
+        """Rename columns to the study's names."""
         return frame.rename(dict(self.table.rename), strict=False) if self.table.rename else frame
 
     def _points(self, text: "pl.Series") -> "pl.Series":
-        """Write decimal commas as points, and note how the column writes numbers."""
+        """Replace decimal commas by points, and record the column's number formats."""
         ways = self.both.setdefault(text.name, set())
         comma, point, thousands = (text.str.contains(how).fill_null(False) for how in (_COMMA, _POINT, _THOUSANDS))
         point &= ~thousands
@@ -156,24 +156,24 @@ class Delimited:
         return text.str.replace(",", ".", literal=True).zip_with(comma, text) if comma.any() else text
 
     def complaints(self) -> dict[str, str]:
-        """Return why the numbers of some columns cannot be read: in two ways, or in one that may mean two things."""
-        written = set().union(*self.both.values())
-        points = "point" in written and "comma" not in written
-        found = {}
+        """Return complaints about columns with mixed or ambiguous number formats."""
+        formats = set().union(*self.both.values())
+        points = "point" in formats and "comma" not in formats
+        complaints = {}
         for name, ways in self.both.items():
             if "comma" in ways and len(ways) > 1:
-                found[name] = (
+                complaints[name] = (
                     f"column {name!r} writes numbers with decimal commas and with points; set decimal to one of them"
                 )
             elif ways == {"thousands"} and not points:
-                found[name] = (
-                    f"column {name!r} writes numbers such as 1.234, which may be over a thousand or little over one: "
-                    'set decimal to "," if points stand between thousands, to "." if they are decimal points'
+                complaints[name] = (
+                    f"column {name!r} writes numbers such as 1.234, which may mean 1,234 or a little over one: "
+                    'set decimal to "," if points separate thousands, to "." if they are decimal points'
                 )
-        return found
+        return complaints
 
     def _whole_rows(self, frame: "pl.DataFrame", before: int, piece: bytes) -> "pl.DataFrame":
-        """Return a frame without blank lines, which polars would take for rows; raise an error for short rows."""
+        """Remove blank lines, which polars reads as rows; raise an error for short rows."""
         import polars as pl
 
         if frame.width < 2 or not frame[:, -1].null_count():
@@ -192,25 +192,23 @@ class Delimited:
     # -- bytes
 
     def _check_text(self, head: bytes, first: str) -> None:
-        """Raise an error for a file that is no text in lines, whatever its name is."""
+        """Raise an error for a file that does not consist of lines of text."""
         kind = next((kind for mark, kind in _OTHER_FILES.items() if head.startswith(mark)), None)
         if kind is not None:
             raise InputError(f"{self.table.where} is {kind}")
         if first.lstrip().lower().startswith(("<!doctype", "<html", "<table", "<?xml")):
             raise InputError(f"{self.table.where} is a web page or XML, not CSV; open it in Excel and save it as .csv")
         if self.encoding is None and 3 * head[:300].count(0) > len(head[:300]):
-            raise InputError(f'{self.table.where} is no UTF-8 text; set encoding, perhaps to "utf-16-le"')
+            raise InputError(f'{self.table.where} is not UTF-8 text; set encoding, perhaps to "utf-16-le"')
         if "\r" in first and "\n" not in first:
-            raise InputError(
-                f"{self.table.where} ends its lines as old Macs did; save it with line ends of Windows or Unix"
-            )
+            raise InputError(f"{self.table.where} has line ends of old Macs; save it with line ends of Windows or Unix")
 
     @property
     def _errors(self) -> str:
         return "strict" if self.encoding else "surrogateescape"
 
     def _recoded(self, text: str) -> str:
-        """Return text in which bytes that are not UTF-8 are read as Windows-1252, and note that there are some."""
+        """Read bytes that are not UTF-8 as Windows-1252, and record that there are some."""
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -219,7 +217,7 @@ class Delimited:
         return text
 
     def broken(self) -> InputError:
-        """Return the error for a broken file; the reader's own message would quote cells."""
+        """Return the error for a broken file, since the reader's own message would quote cells."""
         return InputError(
             f"{self.table.where} cannot be read as CSV; look for a row with more cells than the header, or an open "
             "quote"
@@ -227,11 +225,11 @@ class Delimited:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn errors of unpacking and decoding into one that names the file."""
+        """Convert errors of unpacking and decoding to ones that name the file."""
         try:
             yield
         except UnicodeError:
-            raise InputError(f"{self.table.where} is not {self.encoding} text; set encoding to what it is") from None
+            raise InputError(f"{self.table.where} is not {self.encoding} text; set the right encoding") from None
         except csv.Error:
             raise self.broken() from None
         except (EOFError, zlib.error):
@@ -239,7 +237,7 @@ class Delimited:
 
     @contextmanager
     def _text(self) -> Iterator[IO[str]]:
-        """Open the file as text, from its header on."""
+        """Open the file as text, starting at the header."""
         with self._reading(), self.table.open() as raw:
             text = io.TextIOWrapper(raw, self.encoding or "utf-8", errors=self._errors, newline="")
             if text.read(1) not in ("\ufeff", ""):
@@ -250,7 +248,7 @@ class Delimited:
 
 
 def _by_mark(head: bytes) -> str | None:
-    """Return the encoding that the file's first bytes name; None for UTF-8."""
+    """Return the encoding given by a byte order mark; None for UTF-8."""
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else None

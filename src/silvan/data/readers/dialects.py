@@ -1,7 +1,7 @@
 """The differences between databases: connecting, first statements, column types, error codes.
 
-Everything else is the same for all (``database.py``): each driver has the interface of PEP 249. SQLite's is in the
-standard library and PostgreSQL's is called by itself; SQLAlchemy finds the others' and knows how they are called.
+``database.py`` has what they share: each driver has the interface of PEP 249. SQLite's driver is in the standard
+library, PostgreSQL's is called directly, and SQLAlchemy finds the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +13,14 @@ from silvan.data.readers import postgres_copy, sqlite_values
 from silvan.data.readers.password import ADVICE, OWN_ADVICE
 from silvan.data.readers.server_address import Address
 
-_WOULD_WRITE = "the query would write; a site's database is only read: ask with a plain SELECT"
+_WOULD_WRITE = "the query would write, but a site's database is only read: use a plain SELECT"
 _NO_DATABASE = "{where} is not an SQLite database, or is damaged"
 _BROKE = "broke the connection"
 _RESTARTS = "is being stopped or started"
-_TOO_LONG = "ended the query because it took longer than the server allows (statement_timeout, or somebody ended it)"
+TOO_LONG = "ended the query because it took too long (statement_timeout), or somebody cancelled it"
 _LOCKED = "ended the query because another program holds the rows"
 _CROWDED = "has no room for another connection"
+_GAPS_LAST = "CASE WHEN {1} IS NULL THEN 1 ELSE 0 END, {0}"  # the ordered text, and the column
 _BUSY = "{where} is being written by another program; try again when it is done"
 
 
@@ -32,16 +33,16 @@ def _of_server(error: BaseException) -> tuple[str, str]:
 class Dialect(NamedTuple):
     """The rules for one kind of database.
 
-    ``begin`` is what is sent first: one state of the database, where the server can do that, and only reading.
-    ``text_order`` orders texts by their bytes: the server's language may change. ``connect`` takes the driver, an
-    address (SQLite: a query) and a password. ``kind`` gives the Python type of a column as the driver describes it, or
-    the name of a type that cannot be used; it is None where only values have types. ``errors`` say what errors mean, by
-    their code or the class that it begins with.
+    ``begin`` are the first statements: a read-only transaction on one state of the database, if the server supports it.
+    ``text_order`` orders texts by bytes, since the server's locale may change. ``gaps_last`` puts missing
+    values last, so that the same rows are the same table in all databases. ``connect`` takes the driver, an address
+    (SQLite: a query) and a password. ``kind`` maps a column description to a Python type, or to the name of an unusable
+    type; it is None if only values have types. ``errors`` maps error codes, or classes of codes, to explanations.
     """
 
     title: str
-    extra: str  # the optional dependency that has the driver
-    driver: str  # what SQLAlchemy calls the database and its driver; a module, where SQLAlchemy is not needed
+    extra: str  # the optional dependency with the driver
+    driver: str  # SQLAlchemy's name of database and driver; or a module, if SQLAlchemy is not needed
     port: int
     begin: tuple[str, ...]
     text_order: str
@@ -49,12 +50,14 @@ class Dialect(NamedTuple):
     kind: Callable[[Sequence[Any]], type | str] | None
     errors: Mapping[str, str] = MappingProxyType({})
     said: Callable[[BaseException], tuple[str, str]] = _of_server  # the code and the text of a driver's error
-    faulty: str = ""  # how codes begin of errors in a query, whose text quotes no value; those of values begin with 22
+    faulty: str = ""  # first characters of error codes about the query itself, whose text quotes no value
     password_advice: str = OWN_ADVICE
-    passing: Mapping[str, str] = MappingProxyType({})  # what the server did, by the code or how it begins
+    gaps_last: str = "{}"
+    limit: Callable[[Any, float], object] | None = None  # has a connection end what takes more seconds
+    passing: Mapping[str, str] = MappingProxyType({})  # temporary errors, by code or its beginning
 
     def passing_of(self, code: str) -> str:
-        """Describe a server error that may soon pass; empty for any other error."""
+        """Describe a temporary server error; empty for any other error."""
         return next((self.passing[code[:n]] for n in (len(code), 3, 2) if code[:n] in self.passing), "")
 
 
@@ -85,7 +88,7 @@ _MYSQL: dict[int, type | str] = {
 
 
 def _mysql_kind(column: Sequence[Any]) -> type | str:
-    """Return the type of a column by its number in the protocol; BIT(1) is a truth value, TINYINT(1) a number."""
+    """Return the type of a column by its number in the protocol; BIT(1) is a boolean, TINYINT(1) a number."""
     if column[1] == 16:
         return bool if column[3] == 1 else int
     return _MYSQL.get(column[1], f"number {column[1]}")
@@ -95,7 +98,7 @@ def _mysql_kind(column: Sequence[Any]) -> type | str:
 
 
 def odbc_text(address: Address, password: str | None) -> str:
-    """Return what ODBC calls a connection string; nothing in a password can end it early."""
+    """Return an ODBC connection string, with the password escaped."""
     import sqlalchemy
 
     encrypt = {"disable": "no", "prefer": "optional"}.get(address.ssl, "yes")
@@ -110,7 +113,7 @@ def odbc_text(address: Address, password: str | None) -> str:
 
 
 def _mssql_kind(column: Sequence[Any]) -> type | str:
-    """Return the type of a column by the one that pyodbc reads it as."""
+    """Return the type of a column by the type that pyodbc returns."""
     kind = column[1]
     name = str(kind.__name__)
     return kind if kind in (bool, int, float, str, date, datetime) else {"Decimal": float, "UUID": str}.get(name, name)
@@ -138,7 +141,7 @@ _ORACLE: dict[str, type | str] = {
 
 
 def _oracle_kind(column: Sequence[Any]) -> type | str:
-    """Return the type of a column; a NUMBER with digits before the point only is a whole one."""
+    """Return the type of a column; a NUMBER without decimals is a whole number."""
     name = column[1].name.removeprefix("DB_TYPE_")
     if name == "NUMBER":
         return int if column[5] == 0 and column[4] else float
@@ -161,6 +164,9 @@ DIALECTS = {
             **dict.fromkeys(("SQLITE_BUSY", "SQLITE_LOCKED"), _BUSY),
         },
         said=sqlite_values.said,
+        limit=sqlite_values.limit,
+        gaps_last="{} NULLS LAST",
+        passing={"SQLITE_INTERRUPT": TOO_LONG},
     ),
     "postgresql": Dialect(
         title="PostgreSQL",
@@ -183,11 +189,12 @@ DIALECTS = {
             **dict.fromkeys(("25006", "0A000"), _WOULD_WRITE),
         },
         said=postgres_copy.said,
+        limit=lambda connection, seconds: connection.execute(f"SET statement_timeout TO {int(1000 * seconds)}"),
         faulty="42",
         password_advice=ADVICE,
         passing={
             "08": _BROKE,
-            "57014": _TOO_LONG,
+            "57014": TOO_LONG,
             "57P": _RESTARTS,
             "53": _CROWDED,
             **dict.fromkeys(("40001", "40P01", "55P03"), _LOCKED),
@@ -206,11 +213,12 @@ DIALECTS = {
         text_order="CAST({} AS BINARY)",
         connect=_connect_mysql,
         kind=_mysql_kind,
+        gaps_last=_GAPS_LAST,
         errors={"1792": _WOULD_WRITE},
         passing={
             **dict.fromkeys(("0", "2006", "2013", "1927", "1158", "1159", "1160", "1161"), _BROKE),
             **dict.fromkeys(("1053", "1077", "1079"), _RESTARTS),
-            **dict.fromkeys(("3024", "1969", "1317"), _TOO_LONG),
+            **dict.fromkeys(("3024", "1969", "1317"), TOO_LONG),
             **dict.fromkeys(("1205", "1213"), _LOCKED),
             **dict.fromkeys(("1040", "1203", "1226"), _CROWDED),
         },
@@ -224,7 +232,9 @@ DIALECTS = {
         text_order="{} COLLATE Latin1_General_100_BIN2",
         connect=lambda driver, to, password: driver.connect(odbc_text(to, password), timeout=int(to.timeout)),
         kind=_mssql_kind,
-        passing={"08": _BROKE, "HYT": _TOO_LONG, "40001": _LOCKED},
+        gaps_last=_GAPS_LAST,
+        limit=lambda connection, seconds: setattr(connection, "timeout", int(seconds)),
+        passing={"08": _BROKE, "HYT": TOO_LONG, "40001": _LOCKED},
     ),
     "oracle": Dialect(
         title="Oracle",
@@ -240,7 +250,7 @@ DIALECTS = {
             **dict.fromkeys(("3113", "3114", "3135", "12170", "12537", "12547", "28"), _BROKE),
             **dict.fromkeys(("1033", "1034", "1089", "1090", "12528", "12541"), _RESTARTS),
             **dict.fromkeys(("18", "20", "12516", "12520"), _CROWDED),
-            **dict.fromkeys(("1013", "3136"), _TOO_LONG),
+            **dict.fromkeys(("1013", "3136"), TOO_LONG),
         },
     ),
 }

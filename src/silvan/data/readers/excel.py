@@ -1,4 +1,4 @@
-"""Read a sheet of an Excel file, all cells as text: column types are inferred as for text files."""
+"""Read a sheet of an Excel file with all cells as text; column types are inferred as for text files."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -30,12 +30,12 @@ class Sheet:
         yield self.table.without(self._rows.rename(dict(zip(self._rows.columns, self._names, strict=True))))
 
     def complaints(self) -> dict[str, str]:
-        """Return nothing: a sheet has one way to write numbers."""
+        """Return no complaints: a sheet has only one number format."""
         return {}
 
 
 def _read(table: Table) -> "tuple[list[str], pl.DataFrame]":
-    """Return the names in the first row, and the other rows; formulas are what Excel last worked out."""
+    """Return the names in the first row, and the other rows; formulas have the value that Excel last computed."""
     import polars as pl
 
     try:

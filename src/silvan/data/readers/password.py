@@ -1,7 +1,7 @@
-"""Find the password of a database: in the environment or a file, never in a URL, and never shown.
+"""Find the password of a database in the environment or in a file, never in a URL, and never show it.
 
-What is in a URL ends up in study files, shell histories, process lists and messages, so a URL with a password is
-refused before anything can repeat it.
+URLs end up in study files, shell histories, process lists and messages, so a URL with a password is refused before
+anything can repeat it.
 """
 
 import os
@@ -14,13 +14,13 @@ _LINE = re.compile(4 * r"((?:\\.|[^\\:])*):" + "(.*)")
 
 PASSWORD, PASSWORD_FILE = "SILVAN_DATABASE_PASSWORD", "SILVAN_DATABASE_PASSWORD_FILE"
 
-OWN_ADVICE = f"put the password into {PASSWORD}, or into a file that {PASSWORD_FILE} names"
+OWN_ADVICE = f"put the password into {PASSWORD}, or into a file named in {PASSWORD_FILE}"
 
-ADVICE = f"put the password into PGPASSWORD or {PASSWORD}, or into a file that PGPASSFILE or {PASSWORD_FILE} names"
+ADVICE = f"put the password into PGPASSWORD or {PASSWORD}, or into a file named in PGPASSFILE or {PASSWORD_FILE}"
 
 
 def own_password() -> str | None:
-    """Return the password from the environment, or from the file that it names; None if there is none."""
+    """Return the password from the environment, or from the file named there; None if there is none."""
     if os.environ.get(PASSWORD):
         return os.environ[PASSWORD]
     if os.environ.get(PASSWORD_FILE):
@@ -41,7 +41,7 @@ def find_password(host: str, port: int, database: str, user: str) -> str | None:
 
 
 def _read(path: Path, name: str) -> str:
-    """Read a file; raise ``InputError`` if others than its owner may read it."""
+    """Read a file; raise ``InputError`` if anybody but its owner may read it."""
     try:
         text = path.read_text()
         open_to_others = os.name == "posix" and path.stat().st_mode & 0o077
@@ -55,7 +55,7 @@ def _read(path: Path, name: str) -> str:
 
 
 def _look_up(text: str, wanted: list[str]) -> str | None:
-    """Find the first line host:port:database:user:password that fits; ``*`` fits all, a backslash quotes."""
+    """Find the first matching line host:port:database:user:password; ``*`` matches all, a backslash escapes."""
     for line in text.splitlines():
         found = None if line.startswith("#") else _LINE.fullmatch(line)
         if found is not None:

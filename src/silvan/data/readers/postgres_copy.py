@@ -1,7 +1,7 @@
-"""PostgreSQL's rows by COPY, which the server sends as they are found: nothing waits for all of them, here or there.
+"""PostgreSQL's rows by COPY, which streams them: neither side waits for all rows.
 
-This path is of its own because it is 4.2 times as fast: 192,018 rows a second, against 45,405 by a stream of
-SQLAlchemy's (decision 056).
+This path exists because it is 4.2 times as fast: 192,018 rows per second, compared with 45,405 through SQLAlchemy
+(decision 056).
 """
 
 import importlib
@@ -23,13 +23,13 @@ _TYPES: dict[int, type] = {
     1082: date,
     16: bool,
 }
-"""Types by their numbers in the server's catalogue, which are the same in all versions."""
+"""Types by their object ids, which are the same in all server versions."""
 
 
 def connect(driver: Any, address: Address, password: str | None) -> "_Connection":
-    """Connect; explain a missing password in plain words instead of the driver's."""
+    """Connect; raise ``NoPasswordError`` for a missing password, whatever error the driver raises."""
     encrypt: Any = address.tls() or (False if address.ssl == "disable" or address.socket_file else None)
-    native = importlib.import_module(f"{driver.__name__}.native")  # the driver does not load this part by itself
+    native = importlib.import_module(f"{driver.__name__}.native")  # not loaded by the driver itself
     sock = address.open("PostgreSQL")
     try:
         connection = native.Connection(
@@ -43,20 +43,20 @@ def connect(driver: Any, address: Address, password: str | None) -> "_Connection
         )
     except BaseException as error:
         sock.close()
-        # without a password the driver tries to encode None, or repeats what the server says
+        # without a password, the driver tries to encode None, or repeats the server's message
         if password is None and (isinstance(error, AttributeError) or "password" in str(error)):
             raise NoPasswordError from None
         raise
-    connection._usock.settimeout(None)  # a query may take its time, a connection may not
+    connection._usock.settimeout(None)  # only connecting has a time limit, not queries
     return _Connection(connection)
 
 
 class NoPasswordError(Exception):
-    """The server asks for a password, and there is none."""
+    """The server asks for a password, but none is set."""
 
 
 class _Connection:
-    """A connection, and the cursor on it: it runs one statement at a time, whatever is in the query."""
+    """A connection that is also its cursor; it runs one statement at a time, whatever the query contains."""
 
     def __init__(self, connection: Any) -> None:
         self._connection, self._done = connection, connection
@@ -80,13 +80,13 @@ class _Connection:
         return self._done.rows
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None  # both the cursor and the connection are closed
+        connection, self._connection = self._connection, None  # closed twice: as cursor and as connection
         if connection is not None:
             connection.close()
 
 
 def kind(column: Sequence[Any]) -> type | str:
-    """Return the type of a column; enumerations, and texts of other modules, are text."""
+    """Return the type of a column; enumerations and text types of extensions are text."""
     _, oid, category, name = column
     return _TYPES.get(oid) or (str if category in ("E", "S") else str(name))
 
@@ -107,7 +107,7 @@ def copy_rows(
 
 
 def _frame(text: bytes, columns: dict[str, type]) -> "pl.DataFrame":
-    """Read rows that the server wrote."""
+    """Parse rows sent by the server."""
     import polars as pl
 
     plain: dict[type, Any] = {int: pl.Int64, float: pl.Float64}

@@ -1,7 +1,7 @@
-"""A table in a database: a URL and a query, both checked before anything is asked. Databases are only read.
+"""A table in a database: a URL and a query, both checked before connecting. Databases are only read.
 
-A query is wrapped as a table of its own: what is not a plain SELECT cannot be wrapped. Its rows come in the order
-of their columns, so that the same rows are the same table however the server happens to read them.
+The query becomes a subquery, which only works for a plain SELECT. Rows are sorted by all columns, so that the same rows
+always make the same table, in whatever order the server reads them.
 """
 
 import re
@@ -40,15 +40,15 @@ _SELECT = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values)\b", re.
 
 
 class Retyped(NamedTuple):
-    """Columns whose type comes from all their values, so that they are passed on as the text of each."""
+    """Columns whose type depends on all their values, which are passed on as text."""
 
-    types: dict[str, Any]  # the type that all values fit, by column
-    refused: dict[str, str]  # why there can be none, by column
-    mixed: frozenset[str] = frozenset()  # columns of numbers and text
+    types: dict[str, Any]  # the type that fits all values, by column
+    refused: dict[str, str]  # the reason if there is none, by column
+    mixed: frozenset[str] = frozenset()  # columns with both numbers and text
 
 
 def is_url(source: Any) -> bool:
-    """Whether a source is the URL of something, rather than a path."""
+    """Whether a source is a URL rather than a path."""
     return isinstance(source, str) and _URL.match(source) is not None
 
 
@@ -60,13 +60,17 @@ class Query:
     ----------
     url
         ``postgresql://user@host:port/database``, likewise ``mysql://``, ``mssql://`` and ``oracle://``, or
-        ``sqlite:///path``; a path that begins with another slash is absolute. A password in it is refused: it comes
-        from the environment or a file.
+        ``sqlite:///path``; a path with another leading slash is absolute. The password must not be in the URL: it
+        comes from the environment or a file.
     query
-        A query that begins with SELECT or WITH, or the name of a table or view; may also be the ``table`` of the URL:
+        A query that begins with SELECT or WITH, or the name of a table or view, which may also be in the URL:
         ``sqlite:///clinic.db?table=visits``.
     columns
-        The columns that were agreed on, if a query that returns others is to be refused.
+        The agreed columns, to refuse a query that returns others.
+    before
+        A WITH clause to put before the query, if it is not part of it.
+    seconds
+        How long the database may take.
 
     Examples
     --------
@@ -78,6 +82,8 @@ class Query:
     url: str
     query: str = ""
     columns: tuple[str, ...] | None = None
+    before: str = ""
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for an invalid query; never repeat a password in the URL."""
@@ -123,7 +129,7 @@ class Query:
         except ValueError:
             raise InputError("the URL of a database cannot be read; its port must be a number") from None
         if parts.scheme not in _SCHEMES:
-            raise InputError(f"{parts.scheme}:// is no database that can be read; use {_KNOWN}")
+            raise InputError(f"{parts.scheme}:// is not a supported database; use {_KNOWN}")
         return _SCHEMES[parts.scheme]
 
     @property
@@ -147,25 +153,25 @@ class Query:
         return f"Query({self.url!r}, {self.query!r})"
 
     def beside(self, folder: Path) -> "Query":
-        """Return the query with the relative path of an SQLite file taken as relative to a folder."""
+        """Return the query with the relative path of an SQLite file resolved against a folder."""
         if self.scheme != "sqlite" or self.path.is_absolute():
             return self
         return replace(self, url=f"sqlite:///{quote(str((folder / self.path).absolute()))}")
 
     def select(self) -> str:
-        """Return the query as a table that SQL can select from."""
+        """Return the query as a subquery."""
         if self.is_table:
             return ".".join(_table_name(part, self.scheme) for part in self.query.split("."))
         return f"(\n{self.query}\n) {'' if self.scheme == 'oracle' else 'AS '}silvan_rows"
 
     def check_columns(self, names: Sequence[str]) -> None:
-        """Raise an error if two columns have the same name, or the columns are not those agreed on."""
-        if self.scheme == "sqlite" and not self.is_table:  # of two columns of a name the second comes as "name:1"
+        """Raise an error if two columns have the same name, or the columns are not the agreed ones."""
+        if self.scheme == "sqlite" and not self.is_table:  # SQLite renames a second column "name" to "name:1"
             names = [re.sub(r":\d+$", "", name) for name in names]
         twice = [name for name, n in Counter(names).items() if n > 1]
         if twice:
             raise InputError(
-                f"the query returns more than one column called {format_names(twice)}; name them apart with AS"
+                f"the query returns more than one column called {format_names(twice)}; rename them with AS"
             )
         if self.columns is None or set(self.columns) == set(names):
             return
@@ -185,6 +191,6 @@ def quoted(name: str, scheme: str = "") -> str:
 
 
 def _table_name(name: str, scheme: str) -> str:
-    """Return a table's name in quotes; Oracle finds plain names in any case, but only without."""
+    """Return a table's name in quotes; Oracle ignores the case of plain names only without quotes."""
     plain = scheme == "oracle" and re.fullmatch(r"[A-Za-z][A-Za-z0-9_$#]*", name)
     return name if plain else quoted(name, scheme)

@@ -1,4 +1,4 @@
-"""Where a database server is, and connecting to it, with messages that say why it cannot be reached."""
+"""The address of a database server, and connecting to it, with messages that explain failures."""
 
 import getpass
 import os
@@ -15,7 +15,7 @@ _SSL = ("disable", "prefer", "require", "verify-full")
 
 
 class Address(NamedTuple):
-    """A server, a database on it, and who connects how."""
+    """A server, a database on it, the user, and the kind of connection."""
 
     host: str
     port: int
@@ -28,11 +28,11 @@ class Address(NamedTuple):
 
     @property
     def socket_file(self) -> str:
-        """The file of the server's socket, if it is reached by one."""
+        """The file of the server's Unix socket, if it has one."""
         return f"{self.host.rstrip('/')}/.s.PGSQL.{self.port}" if self.host.startswith("/") else ""
 
     def login(self, password: str | None) -> dict[str, Any]:
-        """Return who connects where, by the names that drivers use."""
+        """Return host, port, user and password by the drivers' parameter names."""
         return {"host": self.host, "port": self.port, "user": self.user, "password": password}
 
     def tls(self) -> SSLContext | None:
@@ -48,7 +48,7 @@ class Address(NamedTuple):
         return context
 
     def open(self, server: str) -> socket.socket:
-        """Return a connection to the port; ``server`` is what should listen there, for messages."""
+        """Connect to the port; ``server`` is the kind of server expected there, for messages."""
         host, port, timeout = self.host, self.port, self.timeout
         try:
             if not self.socket_file:

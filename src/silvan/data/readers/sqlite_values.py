@@ -1,9 +1,10 @@
-"""SQLite has no types of columns, only of values: so a column's type is found first, over all rows.
+"""SQLite has types only for values, not for columns, so column types are first determined over all rows.
 
-It is whole numbers, numbers or text. The values of a column that mixes them, or holds bytes, come as the text of each.
+A column holds whole numbers, numbers or text. Columns that mix these, or hold bytes, are read as text.
 """
 
 import sqlite3
+import time
 from typing import Any
 
 from silvan.data.readers.query import Query, Retyped, quoted
@@ -17,11 +18,11 @@ _READS = {
     sqlite3.SQLITE_TRANSACTION,
 }
 _OF_THE_QUERY = ("no such ", "near ", "incomplete input", "ambiguous column", "not authorized", "You can only execute")
-"""How errors begin in which no value can be."""
+"""The beginnings of errors that cannot contain values."""
 
 
 def connect(driver: Any, query: Query, _: str | None) -> sqlite3.Connection:
-    """Open a file, only to read."""
+    """Open a file read-only."""
     path = query.path
     if not path.is_file():
         raise InputError(
@@ -32,38 +33,43 @@ def connect(driver: Any, query: Query, _: str | None) -> sqlite3.Connection:
     return database
 
 
+def limit(database: sqlite3.Connection, seconds: float) -> None:
+    """End statements after so many seconds from now, all together."""
+    end = time.monotonic() + seconds
+    database.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+
+
 def said(error: BaseException) -> tuple[str, str]:
-    """Return the name of an error, and its text if that is about the query."""
+    """Return the name of an error, and its text if it concerns the query."""
     text = str(error)
     return getattr(error, "sqlite_errorname", ""), text if text.startswith(_OF_THE_QUERY) else ""
 
 
 _KINDS = ("= 'integer'", "= 'real'", "= 'text'", "= 'blob'")
 _EXACT = 1 << 53
+_STEPS = 100_000  # of SQLite's machine, between two looks at the clock
 
 
 def find_types(cursor: Any, query: Query, names: list[str]) -> tuple[dict[str, type], Retyped]:
-    """Find the type of every column; ``object`` for those whose values come as the text of each."""
+    """Determine the type of each column; ``object`` for those read as text."""
     import polars as pl
 
     asked = [f"max(typeof({quoted(name)}) {kind})" for name in names for kind in _KINDS]
     asked += [
         f"max(typeof({name}) = 'integer' AND {name} NOT BETWEEN {-_EXACT} AND {_EXACT})" for name in map(quoted, names)
     ]
-    cursor.execute(f"SELECT {', '.join(asked)} FROM {query.select()}")  # noqa: S608, the owner's own query
+    cursor.execute(f"{query.before}SELECT {', '.join(asked)} FROM {query.select()}")  # noqa: S608, the owner's own query
     (found,) = cursor.fetchall()
     types: dict[str, type] = {}
     retyped, mixed = Retyped({}, {}), set()
     for i, name in enumerate(names):
         whole, real, text, blob = found[len(_KINDS) * i : len(_KINDS) * (i + 1)]
         if blob:
-            retyped.refused[name] = (
-                f"column {name!r} holds bytes; leave it out of the query, or say in it what you want of it"
-            )
+            retyped.refused[name] = f"column {name!r} holds bytes; leave it out of the query, or convert it there"
         elif text and (whole or real):
             mixed.add(name)
         elif whole and real and found[len(_KINDS) * len(names) + i]:
-            retyped.types[name] = pl.Float64  # as floats, long whole numbers would not be what they are
+            retyped.types[name] = pl.Float64  # long whole numbers would lose digits as floats
         as_text = text or blob or name in retyped.types
         types[name] = object if as_text else int if whole and not real else float
     return types, retyped._replace(mixed=frozenset(mixed))

@@ -1,4 +1,4 @@
-"""A table in a file, and how its cells are written; files may be packed, and a table may lie in an archive."""
+"""A table in a file, and the format of its cells; files may be compressed or inside an archive."""
 
 import gzip
 import zipfile
@@ -33,29 +33,30 @@ WANTED = "should end in .csv, .csv.gz, .tsv, .parquet, .feather, .arrow, .xlsx o
 
 @dataclass(frozen=True)
 class Table:
-    """A table in a file, with the options for reading it.
+    """A table in a file, with options for reading it.
 
-    What is None is found out: the separator from the first line, the encoding from the file's first bytes (text that is
-    not UTF-8 is taken for Windows-1252, which holds Latin-1). In a file with semicolons ``12,5`` is twelve and a half.
+    Options that are None are detected: the separator from the first line, the encoding from the first bytes (text that
+    is not UTF-8 is read as Windows-1252, which includes Latin-1). In a file with semicolons, ``12,5`` is twelve and a
+    half.
 
     Parameters
     ----------
     path
         A ``.csv``, ``.tsv``, ``.parquet``, ``.feather``, ``.arrow`` or ``.xlsx`` file, a ``.csv.gz``, or a ``.zip``
-        with one of them in it.
+        that contains one of them.
     separator
-        What is between the cells of a text file: one character, such as ";".
+        The character between the cells of a text file, such as ";".
     decimal
-        "." or ",": what stands before the digits after the point. With "," a point between thousands is left out.
+        The decimal separator, "." or ",". With ",", points between thousands are ignored.
     encoding
-        Of a text file, such as "latin-1" or "utf-16".
+        The encoding of a text file, such as "latin-1" or "utf-16".
     missing
-        Texts and numbers that mean that a value is missing, such as -9 or "unknown": a list for all columns, or a list
-        for each of some columns, by the names that they have in the study: ``{"weight": [-999]}``.
+        Texts and numbers that mark missing values, such as -9 or "unknown": a list for all columns, or lists for single
+        columns by their names in the study: ``{"weight": [-999]}``.
     sheet
-        Of an Excel file, if several of its sheets hold something.
+        The sheet of an Excel file, if several sheets have content.
     rename
-        What columns are called in the study, by their names in the file: ``{"alter": "age"}``.
+        New names of columns, by their names in the file: ``{"alter": "age"}``.
 
     Examples
     --------
@@ -73,7 +74,7 @@ class Table:
     rename: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Raise ``InputError`` for options that are not possible."""
+        """Raise ``InputError`` for invalid options."""
         object.__setattr__(self, "missing", _checked_missing(self.missing))
         mark: Any = self.separator
         if mark is not None and not _separates(mark):
@@ -88,13 +89,13 @@ class Table:
         object.__setattr__(self, "rename", _checked_names(self.rename))
         try:
             if self.encoding is not None:
-                "".encode(self.encoding)  # not all that Python knows are of text
+                "".encode(self.encoding)  # some of Python's codecs are not for text
         except (LookupError, TypeError, ValueError):
             raise InputError.wrong("encoding", "one that Python knows, such as 'latin-1'", self.encoding) from None
 
     def __repr__(self) -> str:
-        said = [f"{name}={value!r}" for name, value in self.options.items()]
-        return f"Table({', '.join([repr(str(self.path)), *said])})"
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        return f"Table({', '.join([repr(str(self.path)), *options])})"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -102,7 +103,7 @@ class Table:
         return {f.name: getattr(self, f.name) for f in fields(self)[1:] if getattr(self, f.name)}
 
     def beside(self, folder: Path) -> "Table":
-        """Return the table with a relative path taken as relative to a folder."""
+        """Return the table with a relative path resolved against a folder."""
         return replace(self, path=folder / self.path)
 
     @property
@@ -115,7 +116,7 @@ class Table:
         """The path, for messages."""
         return repr(str(self.path))
 
-    # -- what columns are called
+    # -- names of columns
 
     def renamed(self, names: Sequence[str]) -> dict[str, str]:
         """Return the study's names of columns, by their names in the file; raise an error for conflicts."""
@@ -138,13 +139,12 @@ class Table:
         if twice:
             raise InputError.about(
                 "rename",
-                f"would make more than one column of {self.where} be called {format_names(twice)}; give the "
-                "other one another name in rename too",
+                f"would give several columns of {self.where} the name {format_names(twice)}; rename the other one too",
             )
         return found
 
     def without(self, frame: "pl.DataFrame") -> "pl.DataFrame":
-        """Return rows of the file, by the study's names of columns, without the values that mean missing."""
+        """Return rows with the study's names of columns, and markers of missing values removed."""
         import polars as pl
 
         columns = []
@@ -163,14 +163,14 @@ class Table:
 
     @property
     def renaming(self) -> list[str]:
-        """What is read under another name, for people."""
+        """A note about renamed columns."""
         others = " and ".join(f"{old!r} as {new!r}" for old, new in self.rename.items())
         return [f"read with {others}"] if others else []
 
-    # -- what is in the file
+    # -- content of the file
 
     def kind(self) -> FileKind:
-        """Return the format of the file, by its name or that of the one file in an archive; raise for others."""
+        """Return the format of the file, or of the only file in an archive, by its name; raise an error for others."""
         if self.file.is_dir():
             raise InputError(f"{self.where} is a folder; name a file in it")
         if not self.file.is_file():
@@ -182,10 +182,10 @@ class Table:
         if kind is None or packed:
             raise InputError(f"{self.where} {WANTED}; convert it to one of these")
         if self.sheet is not None and kind != "excel":
-            raise InputError.about("sheet", f"is for Excel files; {self.where} is none")
+            raise InputError.about("sheet", f"is for Excel files, which {self.where} is not")
         if kind != "csv" and (self.separator or self.encoding or self.decimal):
-            said = next(name for name in ("separator", "decimal", "encoding") if getattr(self, name))
-            raise InputError.about(said, f"is for text files; {self.where} is none")
+            option = next(name for name in ("separator", "decimal", "encoding") if getattr(self, name))
+            raise InputError.about(option, f"is for text files, which {self.where} is not")
         return kind
 
     @property
@@ -194,7 +194,7 @@ class Table:
         return self.file.name.lower().endswith(".zip")
 
     def _member(self) -> str:
-        """Return the name of the one table in an archive."""
+        """Return the name of the only table in an archive."""
         try:
             with zipfile.ZipFile(self.file) as archive:
                 size = sum(member.file_size for member in archive.infolist())
@@ -208,14 +208,14 @@ class Table:
         packed = self.file.stat().st_size
         if size > max(_LARGE, _TIMES * packed):
             raise InputError(
-                f"{self.where} unpacks to {size / packed:,.0f} times its size, which no table does; if it is one, "
+                f"{self.where} unpacks to {size / packed:,.0f} times its size, which is suspicious; if it is a table, "
                 "unpack it yourself"
             )
         return names[0]
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Open the file, unpacked."""
+        """Open the file, decompressed."""
         try:
             if self.is_zip:
                 with zipfile.ZipFile(self.file) as archive, archive.open(self._member()) as member:
@@ -233,21 +233,21 @@ class Table:
 
 
 _LARGE = 1 << 28
-"""Bytes that an archive may unpack to, however small it is."""
+"""Any archive may unpack to this many bytes."""
 
 _TIMES = 200
-"""Else so many times its own size: tables have 5 to 50 times, and an archive made to fill a memory 1,000."""
+"""A larger one may unpack to this multiple of its size: tables reach 5 to 50, zip bombs 1,000."""
 
 
 def _separates(mark: Any) -> bool:
-    """Return whether a text may separate cells: one ASCII character that does not occur in cells."""
+    """Whether a text may separate cells: one ASCII character that does not occur in cells."""
     return (
         isinstance(mark, str) and len(mark) == 1 and mark.isascii() and not mark.isalnum() and mark not in "\"'\r\n.-+"
     )
 
 
 def _checked_missing(missing: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
-    """Return texts that mean missing, in all columns or by column, in an order that does not depend on the writer's."""
+    """Return markers of missing values, for all columns or by column, in a canonical order."""
     if isinstance(missing, Mapping):
         if all(isinstance(name, str) and isinstance(texts, list | tuple) for name, texts in missing.items()):
             return {name: _checked_texts(texts) for name, texts in sorted(missing.items())}
@@ -272,16 +272,16 @@ def _number(text: Any) -> float | None:
 
 
 def _checked_names(rename: Any) -> dict[str, str]:
-    """Return other names of columns, in an order that does not depend on how they were written down."""
+    """Return new names of columns, in a canonical order."""
     fit = isinstance(rename, Mapping) and all(isinstance(name, str) for pair in rename.items() for name in pair)
     if not fit or not all(new.strip() for new in rename.values()):
         raise InputError.about(
-            "rename", f"must give the study's name for names of columns, such as alter = 'age'; got {rename!r}"
+            "rename", f"must map names of columns to the study's names, such as alter = 'age'; got {rename!r}"
         )
     twice = [name for name, times in Counter(rename.values()).items() if times > 1]
     if twice:
         raise InputError.about(
-            "rename", f"would make more than one column be called {format_names(twice)}; leave all but one out"
+            "rename", f"would give several columns the name {format_names(twice)}; keep only one of them"
         )
     return dict(sorted(rename.items()))
 
@@ -294,7 +294,7 @@ def as_table(source: Any) -> Table | None:
 
 
 class UnchangedFile:
-    """A file as it was when it was first read."""
+    """A file that must not change after it was first read."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.then = path, self._now(path)

@@ -23,7 +23,7 @@ def write_study_job(study: Study, folder: Path) -> None:
     """Write the job of a study into a new folder, for a federation that FLARE provisioned."""
     sites = sites_of(study)
     if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder}: it is not empty; name a new folder")
+        raise InputError(f"{folder} is not empty; name a new folder")
     write_job(folder, job_name(study), sites, job_arguments(study, sites), quorum=study.quorum)
 
 

@@ -16,6 +16,9 @@ SCHEME = "tcp"
 MEMBER = "member.json"  # beside FLARE's folder, where silvan has let a site join
 _LAUNCHERS, _COMMON = "silvan.deploy.jobs.launchers.", "nvflare.app_common."
 
+HEARTBEAT = 20
+"""Seconds after which FLARE sends something over an idle connection; many proxies cut it after 60, FLARE's default."""
+
 _OF_LEAD = "submit_job", "manage_job", "view", "operate"
 _OF_NOBODY = "clone_job", "download_job", "shell_commands", "byoc", "server-predeployed-flwr"
 """What FLARE's users may be allowed to do: here the coordinator, and nobody."""
@@ -141,6 +144,7 @@ def _write_local(folder: Path, resources: dict[str, Any]) -> None:
     roles = {"project_admin": nobody, "org_admin": nobody, "lead": lead, "member": nobody}
     _write(local / "authorization.json", {"format_version": "1.0", "permissions": roles})
     _write(local / "log_config.json", _LOG)
+    _write(local / "comm_config.json", {"heartbeat_interval": HEARTBEAT})
     (folder / "transfer").mkdir(exist_ok=True)
 
 

@@ -14,7 +14,8 @@ from silvan.algorithms.table_one import TableOne
 from silvan.deploy.membership.site_files import SiteFiles
 from silvan.errors import FormatError, InputError, SilvanError
 from silvan.federation import wire
-from silvan.federation.federation import OVERALL, Federation
+from silvan.federation.federation import Federation
+from silvan.federation.members import OVERALL
 from silvan.forest.forest import Forest
 from silvan.study.run_folder import MODEL, RUN, Counts, MetricsRow, Model, Record, Run, read_record
 from silvan.study.study import Study
