@@ -148,7 +148,7 @@ def test_overall_counts_use_the_same_groups():
 def test_bad_columns():
     fed, model = fitted(n=90)
     for by, why in [
-        (["sexx"], "no column to learn from"),
+        (["sexx"], "not a feature"),
         (["age"], "has numbers"),
         ("sex", "a list of at most 3"),
         (["sex", "sex"], "each once"),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -48,6 +48,7 @@ class SiteFiles:
     known_settings: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(("table", "query", "cluster", "id", "predict", "notify"), str),
         "memory": Annotated[str, about(expected="a number of bytes, or text such as '2GB'", check=read_size)],
+        "device": Literal["auto", "cpu", "cuda"],
         "freeze": bool,
         "reading": Any,
         "policy": Any,
