@@ -209,5 +209,6 @@ def local_forest(
         SamplingKeys(site.sampling_key, key_of_site(feature_key, site.name)),
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
+        device=site.device,
         floor=FLOOR,
     ).forest

@@ -15,7 +15,7 @@ import numpy as np
 from silvan import metrics
 from silvan.errors import FormatError
 from silvan.federation.describe import FLOOR
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 
 MOST_GROUPS, MOST_OVERALL = 20, 50  # maximum number of groups of a curve at a site, and over all sites
 MOST_CLASSES = 12  # with more classes there are no confusion counts and no curves

@@ -22,7 +22,7 @@ import numpy as np
 from silvan.algorithms.evaluation.details import Detail, Floors
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 
 _SURE = 1e-6, 1.0 - 1e-6  # the least and the most that a score counts as a probability
 _STRETCHES = np.linspace(0.0, 6.0, 25)  # by what log-odds of scores may be stretched

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -18,10 +18,11 @@ from silvan.deploy.membership.fingerprint import fingerprint
 from silvan.errors import InputError, SchemaError
 from silvan.federation.keys import Roster
 from silvan.federation.store import FileStore
-from silvan.privacy.gate import Gate, Policy, PolicyBetweenMachines
+from silvan.privacy.gate import Gate
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.ledger import LEDGER
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import Policy, PolicyBetweenMachines
 from silvan.privacy.site_folder import EVERYTHING, KEY, Approval, SiteFolder
 from silvan.privacy.terms import Terms
 from silvan.study.parse import check_policy, check_reading, parse_remote_study
@@ -47,6 +48,7 @@ class SiteFiles:
     known_settings: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(("table", "query", "cluster", "id", "predict", "notify"), str),
         "memory": Annotated[str, about(expected="a number of bytes, or text such as '2GB'", check=read_size)],
+        "device": Literal["auto", "cpu", "cuda"],
         "freeze": bool,
         "reading": Any,
         "policy": Any,

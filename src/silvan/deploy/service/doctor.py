@@ -34,6 +34,7 @@ from silvan.federation.keys import Roster
 from silvan.privacy.file_marks import FileMarks
 from silvan.study.run_folder import RUN
 from silvan.study.study import Study
+from silvan.util.device import describe_device, why_unusable
 from silvan.util.files import UNREADABLE
 from silvan.util.readable import count_of, format_names
 
@@ -112,6 +113,7 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
     if isinstance(site, FlareSite):
         yield run_check("allow list", lambda: _allowed(site.workspace))
     yield run_check("table", lambda: _check_table(site))
+    yield run_check("device", lambda: _check_device(site.settings.get("device", "auto")))
     if isinstance(site, JoinedSite):
         yield from _check_connection(site)
         pid = process_of(site).pid
@@ -121,6 +123,16 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
         yield run_check("files", lambda: _check_files(site))
     else:
         yield Check("files", "look", "no study has been here yet")
+
+
+def _check_device(device: str) -> str:
+    """Return in words where trees grow; raise ``InputError`` if that is a graphics card that cannot be used."""
+    problem = None if device == "cpu" else why_unusable()
+    if device == "cuda" and problem is not None:
+        raise InputError(f"{problem}; until that is mended, the processor grows the trees")
+    if device == "cpu" or problem is not None:
+        return "trees grow on the processor"
+    return f"trees of {'large tables' if device == 'auto' else 'all tables'} grow on {describe_device()}"
 
 
 def _check_connection(member: JoinedSite) -> Iterator[Check]:

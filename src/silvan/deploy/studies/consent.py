@@ -6,7 +6,7 @@ The technical list of ``explain`` follows; both are made from the study's text a
 
 from typing import NamedTuple
 
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.study import Study
 from silvan.util.readable import count_of, list_some
 

@@ -14,9 +14,9 @@ from silvan.deploy.studies.send_results import LEAST
 from silvan.deploy.studies.trial import TrialRun, try_out
 from silvan.errors import InputError
 from silvan.federation.handlers import HANDLERS
-from silvan.privacy.gate import Policy
 from silvan.privacy.ledger_heads import CompareLedgers
 from silvan.privacy.noise.noisy_request import Noisy
+from silvan.privacy.policy import Policy
 from silvan.privacy.site_folder import Approval
 from silvan.study.parse import check_parameters
 from silvan.study.run_folder import Kind

@@ -57,7 +57,13 @@ def table_settings(member: SiteFiles, study: Study, n_jobs: int | None = None) -
     if study.by_columns:  # parties have their columns in memory, and one of them splits the rows for all
         return SiteSettings(label=study.label, exclude=study.exclude, n_jobs=n_jobs, kinds=study.kinds, results=results)
     room = None if memory is None else read_size(memory)
-    own: dict[str, Any] = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "results": results}
+    own: dict[str, Any] = {
+        "n_jobs": n_jobs,
+        "device": member.settings.get("device", "auto"),
+        "memory": room,
+        "folder": member.path,
+        "results": results,
+    }
     own |= {"schema": study.schema, "kinds": study.kinds, "naming": "proven", "published": not study.secret}
     own |= {"date_split": study.date_split, "group": study.group, "event": study.event}
     if study.private or member.policy.epsilon is not None:

@@ -27,7 +27,7 @@ from silvan.federation.handlers import HANDLERS
 from silvan.learners.in_shares import InShares
 from silvan.learners.parameters import Parameters, defaults
 from silvan.privacy.announce import RequestPlan, announce
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.listener import Listener
 from silvan.study.run_folder import NotKept
 from silvan.study.run_study import run_study
