@@ -110,7 +110,7 @@ def count_labels(site: Site, request: CountLeafLabels) -> LeafLabels:
     forests = forests_of(site, schema, request.forests)
     forest = _cut_back(site, schema, request.forests, request.few)
     part, _ = learning_rows(site, schema, request.validation)
-    reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
+    reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed-point scale is invalid")
     counted = counted_labels(forest, part.y, request.offset, request.scale)
     counts = _count(site, request, forests, forest, part, *counted, label_columns(forest))
     return LeafLabels(counts=counts)
