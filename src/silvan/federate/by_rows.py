@@ -35,9 +35,9 @@ from silvan.federation.federation import Federation
 from silvan.federation.partitioned_site import site_of
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
-from silvan.privacy.gate import Policy
 from silvan.privacy.held_columns import ListColumns, share_columns
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import Policy
 from silvan.tree.sampling import make_key
 from silvan.util.files import file_name
 from silvan.util.readable import count_of

@@ -25,9 +25,10 @@ from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import MaskedPart
 from silvan.privacy.aggregation.ring import RingPart, RingSums
 from silvan.privacy.close_study import make_verifiable
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import Policy
 from silvan.privacy.site_folder import make_folders
 from silvan.privacy.terms import Terms
 from silvan.util.device import check_device

@@ -79,7 +79,7 @@ class SiteSettings:
     fold: Fold | None = None
     kinds: Kinds = field(default_factory=dict)
     naming: Naming = "all"
-    published: bool = False
+    published: bool = True
     results: Path | None = None
     test_key: bytes | None = None
     date_split: DateSplit | None = None

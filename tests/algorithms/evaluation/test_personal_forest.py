@@ -21,7 +21,7 @@ from silvan.errors import InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest import predict
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.tree.sampling import rows_of_trees
 
 SMALL = {"n_estimators": 8, "max_depth": 4}

@@ -26,7 +26,7 @@ from silvan.algorithms.evaluation.score_groups import (
 )
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.metrics import classification, regression
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
 GROUPS = PolicyBetweenMachines()

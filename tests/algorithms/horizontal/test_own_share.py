@@ -17,7 +17,7 @@ from silvan.algorithms.evaluation.personal_forest import MIXES, ChooseShare, Cho
 from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.forest import predict
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 8, "max_depth": 4}
 
