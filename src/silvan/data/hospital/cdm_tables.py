@@ -56,7 +56,7 @@ TABLES = MappingProxyType(
 
 
 class Domain(NamedTuple):
-    """A table of events: what they are called, and the columns that matter."""
+    """A table of events: its names, and the relevant columns."""
 
     words: str
     table: str
