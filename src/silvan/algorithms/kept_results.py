@@ -19,10 +19,10 @@ from silvan.forest.forest import Forest
 from silvan.util.files import write_whole
 
 RECORD, MODEL, OWN_MODEL, SIGNATURE = "run.json", "model.silvan", "model-own.silvan", "signature"
-"""Files of results: the site's copy of the record, the common model, the site's own, the coordinator's signature."""
+"""Files of results: the site's copy of the record, the shared model, the site's model, the coordinator's signature."""
 
 MADE_MODEL = "model-made-here.silvan"
-"""The forest that the site made of its own rows, if it did: a file that no message writes."""
+"""The site's personal forest, if there is one: a file that no message can write."""
 
 _TASK = "results"
 

@@ -13,10 +13,10 @@ from silvan.forest.forest import Forest
 _LARGEST = np.finfo(np.float32).max
 
 _FAR, _SHARE = 1.0, 0.1
-"""Numbers beyond the outermost thresholds by so many times the distance between these, if so many rows have them."""
+"""Distance beyond the outermost thresholds, in multiples of their range, and the minimum share of rows."""
 
 _VERY_FAR = 3.0
-"""The same, of which one is enough: heavy tails of training rows hardly reach so far."""
+"""The distance at which a single row suffices: heavy tails of training rows hardly reach this far."""
 
 
 class Outside(NamedTuple):

@@ -28,7 +28,7 @@ SHARE = (0.025, 0.975)
 
 _NOTHING = 1e-20  # a variance below this is due to rounding
 RESAMPLES, _FEWEST_RESAMPLES, ROWS_DRAWN = 1000, 200, 20_000_000
-"""Number of resamples; fewer, but not below the second, where resamples would draw more rows in all than the third."""
+"""Number of resamples; fewer, but at least the second, if the total number of rows would exceed the third."""
 
 
 def intervals(

@@ -21,7 +21,7 @@ Text = Annotated[str, Meta(pattern=NOT_EMPTY)]
 PERSON, INDEX_DATE = "person_id", "index_date"
 NO_UNIT = "none"
 ALWAYS = 1_000_000
-"""Days before the index date that reach back before all records."""
+"""Days before the index date that precede all records."""
 
 _CODE = re.compile(r"[^|\s]+\|\S.*")
 _MOST_NAMED = 12

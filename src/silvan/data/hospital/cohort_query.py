@@ -26,7 +26,7 @@ _FUNCTIONS = """
     DenseRank Lag Lead FirstValue LastValue
 """
 _ALLOWED = frozenset(f"{_CLAUSES} {_VALUES} {_FUNCTIONS}".split())
-"""The pieces that a query may consist of, as sqlglot calls them."""
+"""The allowed elements of a query, by sqlglot's names."""
 
 _NEEDED = PERSON, INDEX_DATE
 _DATES = ("DATE", "TIMESTAMP")

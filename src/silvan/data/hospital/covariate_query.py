@@ -14,7 +14,7 @@ from silvan.data.hospital.cohort_query import DIALECTS, PARTS, CohortQuery, Dial
 from silvan.data.readers.query import Query, quoted
 
 Accepted = Mapping[int, Sequence[tuple[int, float, float]]]
-"""By the number of a covariate: units that it takes, each with a factor and a sum."""
+"""The accepted units of a covariate, by its number, each with a factor and an offset."""
 
 
 @dataclass(frozen=True)

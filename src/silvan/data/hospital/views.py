@@ -96,4 +96,4 @@ EVENTS = {
 """The events by resource type. A component of an observation, such as one of two blood pressures, is an event."""
 
 NO_EVENT = frozenset({"entered-in-error", "refuted", "cancelled", "not-taken"})
-"""What the status of a resource is if what it says did not happen."""
+"""Statuses of resources for events that did not happen."""
