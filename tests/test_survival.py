@@ -310,12 +310,30 @@ def test_times_and_events_that_cannot_be_are_refused(rows, given, wrong):
         (sv.HistogramForest(monotonic_cst={"x0": 1}), "monotonic_cst"),
         (sv.HistogramForest(vote="hard"), "vote"),
         (sv.HistogramForest(bins="adaptive"), "two classes"),
+        (sv.HistogramForest(intervals=True), "intervals"),
+        (sv.HistogramForest(calibrate=True), "calibrate"),
+        (sv.BOFRF(tune="grid"), "tune"),
+        (sv.BOFRF(clusters=2), "clusters"),
     ],
     ids=str,
 )
 def test_what_survival_has_not_is_said(rows, learner, wrong):
     with pytest.raises(InputError, match=wrong):
         learner.fit(federated(rows))
+
+
+def test_columns_that_stay_with_parties_have_no_survival_yet(rows):
+    tables = {name: rows.with_row_index("id").select("id", name, "days") for name in ("x0", "x1")}
+    with pytest.raises(InputError, match="sites that hold rows"):
+        sv.federate_columns(tables, id="id", label="days", task="survival")
+
+
+def test_table_1_has_times_and_events(rows):
+    table = sv.describe(federated(rows))
+    overall = {line[0]: line[1] for line in table.texts()}
+    median, died = float(overall["days"].split()[0]), int(rows["died"].sum())
+    assert abs(median / rows["days"].median() - 1) < 0.05
+    assert overall["  yes"] == f"{died} ({died / len(rows):.0%})"
 
 
 def test_all_censored_is_one_sentence(rows):

@@ -44,11 +44,11 @@ STUDIES: dict[str, tuple[str, dict[str, Any], Any]] = {
 }
 
 NAMELESS = (
-    "from a sum nobody can tell which",  # a sum of linear models: its parts are masked
+    "the sum does not show which",  # a sum of linear models: its parts are masked
     "some party answers from another model",  # leaf sets that do not meet
     "the parties have no row in common",
     "no party holds the label",
-    "no party has a column",
+    "no party has a feature",
 )
 """What errors say that cannot tell which party it was."""
 

@@ -39,7 +39,6 @@ from silvan.federation.message import (
 )
 from silvan.federation.proven_sums import SumName, is_proven
 from silvan.federation.site import Site, answers
-from silvan.federation.store import proof_key_name
 from silvan.tree.sampling import one_of_each
 from silvan.util.cell_text import cell_text
 from silvan.util.readable import count_of
@@ -162,7 +161,7 @@ def _check_grouped(site: Site, request: Describe | CountRows) -> None:
     """Raise ``RefusedError`` unless both sides count rows, or both count persons."""
     if request.grouped != (site.group is not None):
         goes, asked = ("persons", "rows") if site.group is not None else ("rows", "persons")
-        raise RefusedError(f"the site counts {goes} and is asked for {asked}: group must be the same for all")
+        raise RefusedError(f"the site counts {goes} and the request {asked}: group must be the same for all")
 
 
 def check_classes(classes: Sequence[Class], rows: int) -> None:
@@ -266,7 +265,7 @@ def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
 
 def _is_counted(site: Site, request: NameCategories, total: CategoryCounts) -> bool:
     """Whether counts are proved to be the sum of what these sites counted, this one among them."""
-    key, counted = site.store.get(proof_key_name(site.study)), CountCategories(names=request.names)
+    key, counted = site.proof_key, CountCategories(names=request.names)
     asked = request_digest(counted.kind(), wire.encode(counted))
     name = SumName(site.study, site.task, request.sites)
     return (

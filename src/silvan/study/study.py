@@ -30,7 +30,7 @@ from silvan.federation.store import digest
 from silvan.learners.parameters import Parameters, changed
 from silvan.learners.registry import LEARNERS, HistogramForestParameters
 from silvan.learners.spec import LearnerSpec
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.sections import EvaluationSettings, Predict, Text
 from silvan.study.toml_lines import Key
 from silvan.tree.fit import Settings
@@ -166,8 +166,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[Text, about(default="the file's name", decides=False)] = "study"
     label: Text = "label"
-    time: Annotated[Text | None, about(default="there is no time")] = None
-    event: Annotated[Text | None, about(default="there is no event")] = None
+    time: Annotated[Text | None, about(default="there is no time", columns=_FOR_ROWS)] = None
+    event: Annotated[Text | None, about(default="there is no event", columns=_FOR_ROWS)] = None
     test: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     repeats: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | None, about(default="test rows once", columns=_FOR_ROWS)

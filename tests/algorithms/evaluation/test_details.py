@@ -18,7 +18,7 @@ from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.errors import FormatError
 from silvan.forest.predict import scores as score_rows
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.tree.sampling import rows_of_trees
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
@@ -328,5 +328,5 @@ def test_groups_of_one_number_are_left_out():
     [RowSamples((3, 3), ("a",)), RowSamples((3,), ("a", "b")), RowSamples((3, 3)), RowSamples((-3, 9), ("a", "b"))],
 )
 def test_samples_that_do_not_match_their_sites_are_refused(draws):
-    with pytest.raises(sv.FormatError, match="what the trees drew does not match their sites"):
+    with pytest.raises(sv.FormatError, match="the trees' samples do not match their sites"):
         unseen_rows(None, None, None, draws)

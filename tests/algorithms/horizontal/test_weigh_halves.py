@@ -24,7 +24,7 @@ from silvan.algorithms.horizontal.weigh_halves import (
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation.members import OVERALL
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.tree.fit import Settings
 
 SMALL = {"n_estimators": 8, "max_depth": 4}
@@ -161,7 +161,7 @@ def test_halves_count_as_evaluated_models():
 @pytest.mark.parametrize(
     ("lie", "match"),
     [
-        ([1, 100, 0], "not those asked for"),
+        ([1, 100, 0], "not the ones requested"),
         ([2, 100], "impossible"),
         ([0, 1], "impossible"),
         ([1, 201], "impossible"),

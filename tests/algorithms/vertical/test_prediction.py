@@ -138,7 +138,7 @@ def test_an_id_column_named_like_an_output_column():
     frame = wide(n=40).rename({ID: "prediction"})
     tables = {"a": frame.select("prediction", "age", "label"), "b": frame.select("prediction", "dose")}
     fed = sv.federate_columns(tables, id="prediction", label="label", n_jobs=1)
-    with pytest.raises(sv.InputError, match="the id column is called 'prediction'"):
+    with pytest.raises(sv.InputError, match="the id column has the name of a result column, 'prediction'"):
         sv.VerticalForest(n_estimators=2).fit(fed).predict(fed)
 
 
@@ -362,5 +362,5 @@ def test_evaluate(task):
 def test_malformed_metrics_are_refused():
     fed = federate(split(wide(), 2), lying("party 0", ScoreMetrics, metrics=lambda f: f[1:]), test=0.3)
     model = sv.VerticalForest(**SMALL).fit(fed)
-    with pytest.raises(sv.SiteError, match="its metrics are not those asked for"):
+    with pytest.raises(sv.SiteError, match="its metrics are not the ones requested"):
         model.evaluate(fed)

@@ -107,8 +107,8 @@ def bring_trees(site: Site, request: BringTrees) -> LocalTrees:
     if site.forest is not None:
         if request.oob:
             raise RefusedError(
-                "the site brings a forest, and nobody knows which rows its trees saw: set validation=0.2, so that the "
-                "site chooses on rows that were split off"
+                "the site has a pretrained forest, and it is unknown which rows its trees saw: set validation=0.2 to "
+                "choose on held-out rows"
             )
         forest = site_forest(site, schema, part, request.min_leaf)
     else:
@@ -153,7 +153,7 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
         noted = None
         counts = np.where(silent[:, None], 0, _pairs_by_tree(forest, part.X, part.y, site.n_jobs))
     else:
-        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
+        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed-point scale is invalid")
         scored = score_numbers(forest, part.X, part.y, request.scale, absent, site.n_jobs, noted)
         label = _label_sums(part.y, request.offset, request.scale)
         counts = np.stack([scored[:, 1], *np.where(silent, 0, label[:, None])], axis=1)
@@ -303,7 +303,7 @@ def _check_own(reply: LocalTrees, request: BringTrees, schema: Schema) -> Forest
     asked = reply.settings.n_estimators if request.tune is not None else request.settings.n_estimators
     most = len(forest) if request.max_trees is None else request.max_trees
     if len(forest) > most or (not reply.pretrained and len(forest) != min(asked, most)):
-        raise FormatError("its trees are not as many as asked for")
+        raise FormatError("its trees are not as many as requested")
     reject(not 1 <= reply.rows < MAX_ROWS, "it has no training rows")
     if reply.absent.shape != (len(schema.features),) or reply.absent.dtype != np.bool_:
         raise FormatError("the columns that it lacks are not those of the schema")
@@ -374,7 +374,7 @@ def check_total(
                 found = found or error
             else:
                 return
-    raise FederationError(f"the sum over the sites cannot be: {found}; one of them answered nonsense")
+    raise FederationError(f"the sum over the sites cannot be: {found}; one of them is wrong")
 
 
 def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: np.ndarray) -> None:
@@ -384,7 +384,7 @@ def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: 
     """
     k = schema.n_classes
     shape = (len(rows), k, k) if k else (len(rows), 3)
-    reject(scores.counts.shape != shape or scores.rows.shape != rows.shape, "scores of other trees than asked for")
+    reject(scores.counts.shape != shape or scores.rows.shape != rows.shape, "scores of other trees than requested")
     reject(scores.counts.dtype != np.int64 or scores.rows.dtype != np.int64, "scores of another type")
     reject(not np.array_equal(scores.rows, rows), "scores of more or fewer rows than there are")
     if k:

@@ -142,7 +142,7 @@ def check_gap(n_sites: int) -> Check:
     """Return a check of a site's reply, or of the sum."""
 
     def check(site: str, reply: HalvesGap) -> None:
-        reject(reply.gap.shape != (2,) or reply.gap.dtype != np.int64, "its metrics are not those asked for")
+        reject(reply.gap.shape != (2,) or reply.gap.dtype != np.int64, "its metrics are not the ones requested")
         sites, gap = reply.gap
         if not 0 <= sites <= (n_sites if site == OVERALL else 1) or not 0 <= gap <= 2 * _MOST * sites:
             raise FormatError("its metrics are impossible")

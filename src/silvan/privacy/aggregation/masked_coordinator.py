@@ -280,7 +280,7 @@ class _MaskedSum:
     def _check_opened(self, site: str, reply: Opened) -> None:
         sizes = {name: len(share) for name, share in reply.shares.items()}
         if sizes != {name: SEED * len(rows) for name, rows in self.opened.items()}:
-            raise FormatError("its shares are not those asked for")
+            raise FormatError("its shares are not the ones requested")
 
     @cached_property
     def opened(self) -> dict[str, list[int]]:
