@@ -13,7 +13,7 @@ from silvan.forest.category_set import SET_WORDS, is_category_split, known_bins
 from silvan.forest.curves import MOST_TIMES, ROUNDING
 
 ODDS_CAP = 1e6
-"""Maximum magnitude of leaf values, knots and log-odds of a forest that adds them; knots differ by at least its inverse."""
+"""Maximum magnitude of added leaf values, knots and log-odds; knots differ by at least its inverse."""
 
 CURVE_CAP = 100.0  # no intercept or slope of a calibration curve is further from zero
 
