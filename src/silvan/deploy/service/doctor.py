@@ -1,4 +1,4 @@
-"""Checks of an installation and of a coordinator's or a site's folder: what was found, or what to do."""
+"""Checks of an installation and of a coordinator's or a site's folder: the findings, or what to do."""
 
 import os
 import platform
@@ -155,7 +155,7 @@ def _check_connection(member: JoinedSite) -> Iterator[Check]:
 def _check_table(site: SiteFiles) -> str:
     """Read the site's table; raise an error if that fails, or if it lacks columns of studies that are not over."""
     columns, rows = check_table(site.source(), memory=site.settings.get("memory"))
-    if not columns:  # each study makes its own
+    if not columns:  # each study creates its own
         return f"{site.settings['table']} has {rows}"
     for study in site.studies():
         if site.declined(study) is not None or (site.results_folder(study) / RUN).is_file():
@@ -177,7 +177,7 @@ def columns_named_by(study: Study) -> list[str]:
 
 
 def _check_files(member: SiteFiles) -> str:
-    """Check that a site's files know of the same answers; raise an error if one is behind."""
+    """Check that a site's files are consistent; raise an error if one is behind."""
     FileMarks(member.folder.ledger, member.budget(), member.store).check()
     return "ledger, privacy budget and store know of the same answers"
 
@@ -247,7 +247,7 @@ _ROOT_ENDS = "it is the federation's own: make a new federation, and have all si
 
 
 def check_end(path: Path, root: Path, renewal: str) -> str:
-    """Check a certificate, and that it does not end soon; return until when it is."""
+    """Check a certificate, and that it does not expire soon; return its expiry."""
     certificate, authority = read_certificate(path.read_bytes()), read_certificate(root.read_bytes())
     check_certificate(certificate, authority)
     ends = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
@@ -258,7 +258,7 @@ def check_end(path: Path, root: Path, renewal: str) -> str:
 
 
 def run_check(what: str, check: Callable[[], str]) -> Check:
-    """Return what came of a check."""
+    """Return the result of a check."""
     try:
         return Check(what, "good", check())
     except (SilvanError, OSError) as error:
