@@ -107,7 +107,7 @@ def main() -> None:
         table, schema, measure, settings = make_table(n, given.kind)
         settings = Settings(**{**vars(settings), "max_depth": given.depth, "n_estimators": given.trees})
         plan = settings.plan(_COLUMNS)
-        devices = ["cuda"] * given.times + ["cpu"] * given.peer
+        devices = (["cuda", "cpu"] if given.peer else ["cuda"]) * given.times
         hashes = {}
         for device in devices:
             spent: Counter[str] = Counter()
