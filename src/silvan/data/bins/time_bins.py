@@ -13,7 +13,7 @@ from silvan.errors import InputError
 
 _GRID = Grid.for_columns(1)
 N_CODES = 2 * (_GRID.middle + 1)
-"""How many codes ``time_cells`` has."""
+"""The number of codes of ``time_cells``."""
 
 
 def time_cells(y: np.ndarray) -> np.ndarray:
