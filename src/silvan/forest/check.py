@@ -13,7 +13,7 @@ from silvan.forest.category_set import SET_WORDS, is_category_split, known_bins
 from silvan.forest.curves import MOST_TIMES, are_hazards
 
 ODDS_CAP = 1e6
-"""No leaf value, knot or log-odds of a forest that adds them is further from zero; knots differ by one over this."""
+"""Maximum magnitude of added leaf values, knots and log-odds; knots differ by at least its inverse."""
 
 CURVE_CAP = 100.0  # no intercept or slope of a calibration curve is further from zero
 
