@@ -39,6 +39,8 @@ FOLLOWS = {
     "epsilon",
     "measure.mass",
     "measure.class_weight",
+    "measure.offset",
+    "measure.scale",
     "settings.n_estimators",
     "settings.class_weight",
     "settings.vote",

@@ -1,7 +1,7 @@
-"""Numbers that a forest was hardly trained on: far beyond all thresholds of their column.
+"""Extrapolation: numbers far beyond all thresholds of their column.
 
-Sites do not disclose the ranges of their columns, but thresholds lie among the values that trees were grown on. Beyond
-the outermost ones a forest predicts the same for all numbers.
+Sites do not disclose the ranges of their columns, but thresholds lie among the training values. Beyond the outermost
+ones a forest predicts the same for all numbers.
 """
 
 from typing import NamedTuple
@@ -13,10 +13,10 @@ from silvan.forest.forest import Forest
 _LARGEST = np.finfo(np.float32).max
 
 _FAR, _SHARE = 1.0, 0.1
-"""Numbers beyond the outermost thresholds by so many times the distance between these, if so many rows have them."""
+"""Distance beyond the outermost thresholds, in multiples of their range, and the minimum share of rows."""
 
 _VERY_FAR = 3.0
-"""The same, of which one is enough: heavy tails of training rows hardly reach so far."""
+"""The distance at which a single row suffices: heavy tails of training rows hardly reach this far."""
 
 
 class Outside(NamedTuple):
@@ -29,7 +29,7 @@ class Outside(NamedTuple):
 
 
 def far_outside(forest: Forest, X: np.ndarray) -> list[Outside]:
-    """Return the columns of encoded rows that have numbers far outside those that trees were grown on, most first."""
+    """Return the columns of encoded rows with numbers far outside the training range, most first."""
     found = []
     for place, feature in enumerate(forest.schema.features):
         thresholds = np.unique(forest.threshold[forest.feature == place])

@@ -24,7 +24,7 @@ F = TypeVar("F", bound=ForestArrays)  # the class of forest to make, which check
 _LARGEST = np.finfo(np.float32).max
 
 _NO_NODE, _NO_FEATURE = -1, -2
-"""What scikit-learn writes for the children and the feature of a leaf."""
+"""scikit-learn's values for the children and the feature of a leaf."""
 
 
 def from_sklearn(model: Any, make: type[F]) -> F:

@@ -7,6 +7,7 @@ from typing import Any, Self
 import narwhals as nw
 import numpy as np
 
+from silvan.data.bins.time_bins import N_CODES, check_events, time_cells
 from silvan.data.encode import encode_label
 from silvan.data.schema import Label, Schema
 from silvan.data.table import read_table
@@ -69,8 +70,8 @@ class SurvivalForest(Estimator):
     """
 
     criterion: str = "log_rank"
-    min_samples_split: int | float = 6
-    min_samples_leaf: int | float = 3
+    min_samples_split: int | float = 10
+    min_samples_leaf: int | float = 5
     oob_score: bool | Callable[[np.ndarray, np.ndarray], float] = False
     time_bins: int = TIME_BINS
 
@@ -93,6 +94,7 @@ class SurvivalForest(Estimator):
         """
         self._settings()
         labels = signed_labels(y)
+        check_events(np.bincount(time_cells(labels), minlength=N_CODES))
         X, labels = self._read_table(X, labels)
         keys = keys_of(groups, np.ones(len(labels), np.bool_))
         label = label_of(self._features)

@@ -39,7 +39,7 @@ _NOT_THERE = {
     "friedman_mse": "it is made for boosting",
     "poisson": "a number is evaluated by its squared error alone",
 }
-"""Criteria of scikit-learn, and why these trees have none of them."""
+"""Unsupported criteria of scikit-learn, and the reasons."""
 
 TIME_BINS = 64
 

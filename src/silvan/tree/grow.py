@@ -23,7 +23,7 @@ from silvan.tree.sampling import FREE, Monotonic, Ties, child_seeds, root_seeds
 from silvan.tree.split import Splits
 
 RULES = 1
-"""Number of the rules by which trees grow: raise it when the same study would give other trees.
+"""Version of the rules by which trees grow: increase it when the same study would give other trees.
 
 A journal records the number, so that no forest mixes trees of two sets of rules.
 """
