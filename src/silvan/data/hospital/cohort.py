@@ -189,8 +189,7 @@ class CohortPlan:
             "runs there, only reads, and no row leaves.",
             f"Besides what the query returns there are {count_of(len(columns), 'column')}:",
             *columns,
-            "The cohort query:",
-            *self.query.strip().splitlines(),
+            f"The cohort query:\n{self.query.strip()}",
             *(f"In it, {name} stands for {one.words()}." for name, one in self.concepts.items()),
         ]
 
