@@ -1,7 +1,7 @@
-"""Numbers that a forest was hardly trained on: far beyond all thresholds of their column.
+"""Numbers far beyond all thresholds of their column, which the forest has probably not seen in training.
 
-Sites do not disclose the ranges of their columns, but thresholds lie among the values that trees were grown on. Beyond
-the outermost ones a forest predicts the same for all numbers.
+Sites do not disclose the ranges of their columns, but thresholds lie among the training values. Beyond the outermost
+thresholds, a forest predicts the same for all numbers.
 """
 
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from silvan.forest.forest import Forest
 _LARGEST = np.finfo(np.float32).max
 
 _FAR, _SHARE = 1.0, 0.1
-"""Numbers beyond the outermost thresholds by so many times the distance between these, if so many rows have them."""
+"""Distance beyond the outermost thresholds, relative to their range, and the least share of rows so far outside."""
 
 _VERY_FAR = 3.0
-"""The same, of which one is enough: heavy tails of training rows hardly reach so far."""
+"""Distance at which one row suffices, because heavy tails of training data hardly reach so far."""
 
 
 class Outside(NamedTuple):
-    """The number of rows of a column far outside the range of the model's thresholds."""
+    """The number of rows of a column far outside the range of the forest's thresholds."""
 
     column: str
     rows: int
@@ -29,8 +29,8 @@ class Outside(NamedTuple):
 
 
 def far_outside(forest: Forest, X: np.ndarray) -> list[Outside]:
-    """Return the columns of encoded rows that have numbers far outside those that trees were grown on, most first."""
-    found = []
+    """Return the columns of encoded rows with numbers far outside the training values, most rows first."""
+    outside = []
     for place, feature in enumerate(forest.schema.features):
         thresholds = np.unique(forest.threshold[forest.feature == place])
         thresholds = thresholds[np.abs(thresholds) < _LARGEST]  # other thresholds only separate missing values
@@ -38,8 +38,8 @@ def far_outside(forest: Forest, X: np.ndarray) -> list[Outside]:
             continue
         low, high = float(thresholds[0]), float(thresholds[-1])
         numbers = X[:, place].astype(np.float64)
-        beyond = np.maximum(low - numbers, numbers - high) / (high - low)  # NaN compares as not beyond
+        beyond = np.maximum(low - numbers, numbers - high) / (high - low)  # NaN does not count as beyond
         rows = int(np.count_nonzero(beyond > _FAR))
         if rows >= _SHARE * len(X) > 0 or np.any(beyond > _VERY_FAR):
-            found.append(Outside(feature.name, rows, low, high))
-    return sorted(found, key=lambda one: (-one.rows, one.column))
+            outside.append(Outside(feature.name, rows, low, high))
+    return sorted(outside, key=lambda one: (-one.rows, one.column))

@@ -1,4 +1,4 @@
-"""Fit a forest to a table where all rows are in one place, and assemble grown trees into a forest."""
+"""Fit a forest to a table in one place, and assemble grown trees into a forest."""
 
 import math
 from collections.abc import Sequence
@@ -31,16 +31,16 @@ from silvan.util.threads import thread_count, thread_map
 _ROWS_AT_ONCE = 1 << 21  # rows of the trees in a batch: enough work per call, little memory
 
 _NOT_THERE = {
-    "absolute_error": "trees grow on sums, which tell no medians",
-    "friedman_mse": "it is made for boosting",
-    "poisson": "a number is evaluated by its squared error alone",
+    "absolute_error": "trees grow from sums, which do not determine medians",
+    "friedman_mse": "it is designed for boosting",
+    "poisson": "numbers are evaluated only by their squared error",
 }
-"""Criteria of scikit-learn, and why these trees have none of them."""
+"""Criteria of scikit-learn that are not supported, with the reasons."""
 
 TIME_BINS = 64
 
 NO_VOTES = "vote='hard' is for classification: trees that predict a number have no class to vote for"
-"""The text of an error."""
+"""An error message."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Settings:
         if self.criterion not in list(OBJECTIVES):
             if why := _NOT_THERE.get(str(self.criterion)):
                 raise InputError.about(
-                    "criterion", f"{self.criterion!r} is not there, since {why}; use 'squared_error'"
+                    "criterion", f"{self.criterion!r} is not supported, since {why}; use 'squared_error'"
                 )
             raise InputError.wrong("criterion", f"one of {', '.join(OBJECTIVES)}", self.criterion)
         if not isinstance(self.bootstrap, bool | np.bool):
@@ -158,7 +158,7 @@ class Settings:
             return objective.measure(Labels(counts, n_rows, time_bins=self.time_bins))
         cells = np.flatnonzero(counts)
         if len(cells) == 0:
-            raise InputError("there are no rows to learn from")
+            raise InputError("there are no training rows")
         low, high = Grid.for_columns(1).bounds(int(cells[0]), int(cells[-1]))
         return objective.measure(Labels(counts[:0], n_rows, low, high))
 
@@ -237,14 +237,14 @@ def _at_least(name: str, value: object, least: int) -> None:
 
 
 def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
-    """Return which way predictions may go with each feature: 1 up, -1 down, 0 either; None if nothing is asked.
+    """Return the monotonic constraint of each feature: 1 rising, -1 falling, 0 none; None without constraints.
 
-    ``given`` has a number for each feature, or is a dict by name. Raise ``InputError`` if it does not fit.
+    ``given`` has a number for each feature, or is a dict by name. Raises ``InputError`` if it does not fit.
     """
     if given is None:
         return None
     if schema.n_classes > 2:
-        raise InputError.about("monotonic_cst", "is for a number or two classes: more have no order")
+        raise InputError.about("monotonic_cst", "is for a number or two classes: more classes have no order")
     names = list(schema.names)
     if isinstance(given, dict):
         unknown = [name for name in given if name not in names]
@@ -268,7 +268,7 @@ def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
 def check_class_weight(weight: Any) -> None:
     """Raise ``InputError`` for a text that is not a valid class weight."""
     if isinstance(weight, str) and weight != "balanced":
-        trees = ": all trees of a forest weigh a class alike" if weight == "balanced_subsample" else ""
+        trees = ": all trees of a forest use the same weights" if weight == "balanced_subsample" else ""
         raise InputError.about("class_weight", f"must be None, 'balanced' or a dict, got {weight!r}{trees}")
 
 
@@ -291,11 +291,10 @@ def fit_forest(
     floor: int = 1,
     n_jobs: int | None = None,
 ) -> Assembled:
-    """Bin an encoded table and grow a forest on it, or the trees that a forest ``before`` lacks.
+    """Bin an encoded table and grow a forest on it, or the trees missing from a forest ``before``.
 
-    ``row_keys`` number the rows for sampling; None: their places. Where persons have several rows, cut points come from
-    one row of each. ``floor`` is the fewest rows in a cell of the grid
-    that is divided further.
+    ``row_keys`` identify rows for sampling; by default their positions. If persons have several rows, cut points come
+    from one row of each. Cells of the grid with fewer than ``floor`` rows are not divided further.
     """
     threads = thread_count(n_jobs)
     numbers = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
@@ -318,7 +317,7 @@ def fit_forest(
 def grow_forest(
     table: Binned, measure: Measure, schema: Schema, settings: Settings, plan: Plan, keys: SamplingKeys, threads: int
 ) -> Forest:
-    """Grow all trees where all rows are in one place."""
+    """Grow all trees from rows in one place."""
     trees = range(settings.n_estimators)
     return assemble(
         _grow_trees(table, measure, settings, plan, keys, trees, threads), schema, measure, settings.combine
@@ -328,7 +327,7 @@ def grow_forest(
 def _grow_trees(
     table: Binned, measure: Measure, settings: Settings, plan: Plan, keys: SamplingKeys, wanted: range, threads: int
 ) -> list[tuple[Grown, np.ndarray]]:
-    """Grow some trees, a few at a time; return them with the thresholds of their splits."""
+    """Grow some trees in batches; return them with the thresholds of their splits."""
     rule = settings.rule(measure)
 
     def some(trees: range) -> Grown:
@@ -360,7 +359,7 @@ def assemble(
 
 
 def _piece(of: Assembled) -> dict[str, np.ndarray]:
-    """Return a forest's arrays as ``_ordered`` returns those of grown trees."""
+    """Return a forest's arrays in the form of ``_ordered``."""
     forest = of.forest
     arrays = ("feature", "threshold", "missing_left", "sets", "value", "weights")
     found = {"sizes": np.diff(forest.offsets), **{name: getattr(forest, name) for name in arrays}, "gain": of.shares}
@@ -373,7 +372,8 @@ def _join_pieces(pieces: Sequence[dict[str, np.ndarray]], schema: Schema, combin
     shares = joined.pop("gain")
     if not weights.any():
         raise InputError(
-            "no tree drew any row: the table is too small (n_samples=1?); set bootstrap=False, or a larger max_samples"
+            "no tree sampled any row: the table is too small (n_samples=1?); "
+            "set bootstrap=False, or a larger max_samples"
         )
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     gain = mean_shares(shares)
@@ -382,9 +382,9 @@ def _join_pieces(pieces: Sequence[dict[str, np.ndarray]], schema: Schema, combin
 
 
 def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nodes tree by tree, level by level, siblings side by side; also which split each has, or -1.
+    """Return the nodes by tree and level, with siblings adjacent, and the index of each node's split, or -1.
 
-    Splits that are taken back, and what is below them, are left out.
+    Splits that were taken back are left out, with everything below them.
     """
     made = np.arange(len(grown.node)) if grown.kept is None else np.flatnonzero(grown.kept)
     left = np.full(len(grown.tree), -1, np.int64)
@@ -403,7 +403,7 @@ def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Measure) -> dict[str, np.ndarray]:
-    """Return the arrays of a forest of these trees, by name."""
+    """Return the arrays of a forest made of these trees, by name."""
     nodes, split_of = level_order(grown)
     inner = split_of >= 0
     feature = np.full(len(nodes), -1, np.int32)

@@ -16,18 +16,18 @@ from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 from silvan.util.threads import thread_map
 
 SMALL_TABLE = 1 << 20
-"""A table of so many bytes stays in the processor's cache, so that rows can be gathered from anywhere in it."""
+"""A table up to this many bytes stays in the processor's cache, so rows can be gathered from anywhere in it."""
 
 STREAM_BYTES, STREAM_ROUNDS = 1 << 22, 16
-"""A tree's level is counted row by row while its histograms take no more, and for so many rounds at most."""
+"""A tree's level is counted row by row while its histograms take at most this many bytes, and for this many rounds."""
 
 
 class TreeRows(NodeRows):
     """The rows of some trees while they grow.
 
-    At first rows of a large table stay in their order and ``places`` has the node of each; a level is counted in one
-    walk along a tree's rows. Once nodes are many and small, or the table is small, the rows are sorted: a node's rows
-    are ``order[start:stop]``.
+    At first, the rows of a large table stay in order, ``places`` has the node of each row, and a level is counted in
+    one pass over a tree's rows. When nodes become many and small, or for a small table, rows are sorted: a node's rows
+    are then ``order[start:stop]``.
     """
 
     def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
@@ -72,7 +72,7 @@ class TreeRows(NodeRows):
         return find_sorted(self, frontier.node, plan.n_sampled, rule, ties, draws)
 
     def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
-        """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
+        """Fill the histograms of some nodes, for the features listed for each: (bins of all, statistics)."""
         table = self.table
         bases = fill_bases(features, table.bins.n_bins)
         hist = np.zeros((bases[-1, 0], table.n_stats), table.count_type)
@@ -94,9 +94,9 @@ class TreeRows(NodeRows):
         return hist
 
     def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
-        """Send the nodes' rows to their children, which get the next numbers.
+        """Move the nodes' rows to their children, which get the next numbers.
 
-        Rows of splits that are not ``needed`` stay where they are.
+        Rows of splits that are not ``needed`` stay.
         """
         if self.places is not None:
             self.made = self.made.add(nodes, splits, needed)
@@ -115,7 +115,7 @@ class TreeRows(NodeRows):
         self.add(nodes, middles)
 
     def sort(self) -> None:
-        """Sort the rows by node, from now on."""
+        """Sort the rows by node from now on."""
         if self.places is None:
             return
         stops = np.zeros(len(self.made.child), np.int64)
