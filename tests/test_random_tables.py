@@ -131,6 +131,31 @@ def test_rows(seed):
     assert sv.HistogramForest(**parameters).fit(fed).forest_.hash == pooled.hash
 
 
+def with_times(rng, frame):
+    """The rows with a time, some of them equal and some zero, and whether the event happened; one at least has it."""
+    times = rng.choice([rng.exponential(50, len(frame)), rng.integers(0, 9, len(frame))])
+    events = rng.random(len(frame)) < rng.choice([0.05, 0.6, 1.0])
+    events[rng.integers(len(frame))] = True
+    return frame.drop("label").with_columns(time=pl.Series(times), event=pl.Series(events))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.filterwarnings("ignore")
+def test_survival(seed):
+    rng, frame, parameters = drawn(seed)
+    frame = with_times(rng, frame.drop("id"))
+    group = {"group": "person"} if rng.random() < 0.3 else {}
+    frame = with_persons(rng, frame) if group else frame
+    sums = ["trusted", "trusted", "ring", "masked"][rng.integers(4)]
+    site = pl.Series(rng.choice(["a", "b", "c"][: rng.integers(1, 4)], len(frame)))
+    frame = frame.with_columns(site=site)
+    sums = sums if site.n_unique() > 2 else "trusted"
+    fed = sv.federate_rows(frame, site="site", time="time", event="event", sums=sums, n_jobs=1, **group)
+    parameters |= {"class_weight": None, "vote": "soft", "time_bins": int(rng.choice([2, 5, 64]))}
+    pooled = sv.PooledForest(**parameters).fit(fed).forest_
+    assert sv.HistogramForest(**parameters).fit(fed).forest_.hash == pooled.hash
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.filterwarnings("ignore")
 def test_rows_of_persons(seed):

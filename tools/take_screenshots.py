@@ -1,7 +1,6 @@
 """Take the pictures of the documents: pages of a demo run in a browser, written as PNG to docs/images/.
 
-    python tools/take_screenshots.py          # runs the demo first; needs Chromium
-    python tools/take_screenshots.py RUN      # of an existing run of the demo
+    python tools/take_screenshots.py          # runs the demos first; needs Chromium
 
 The demo's tables and seeds are fixed, and the report is photographed at a fixed size in light colours: the pictures
 change only when the report does.
@@ -20,19 +19,24 @@ WIDTH, HEIGHT = 1000, 760
 _AROUND = 12  # pixels of the page around an element
 
 
-def main(run: Path | None) -> None:
-    """Photograph the report of a demo run: its top, its gains, and its curves with column effects."""
+def main() -> None:
+    """Photograph reports of demo runs: of the demo its top, its gains, and its curves with column effects."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
-        if run is None:
-            run = Path(folder) / "demo"
-            words = [sys.executable, "-m", "silvan.cli.main", "demo", "--output", str(run)]
-            subprocess.run(words, check=True)  # noqa: S603  our own command
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
-        page.goto((run.resolve() / "report.html").as_uri())
-        page.screenshot(path=IMAGES / "report.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT})
-        photograph(page, "gains.png", page.locator("#sites"))
-        photograph(page, "curves.png", page.locator("#curves"), page.locator("#importances"))
+        top = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT}
+        for data, name in (("income", "report.png"), ("omop", "omop.png"), ("fhir", "fhir.png")):
+            run = Path(folder) / data
+            words = [sys.executable, "-m", "silvan.cli.main", "demo", "--data", data, "--output", str(run)]
+            subprocess.run(words, check=True)  # noqa: S603  our own command
+            page.goto((run / "report.html").as_uri())
+            if data == "fhir":
+                photograph(page, name, page.locator("#sites"))
+                continue
+            page.screenshot(path=IMAGES / name, clip=top)
+            if data == "income":
+                photograph(page, "gains.png", page.locator("#sites"))
+                photograph(page, "curves.png", page.locator("#curves"), page.locator("#importances"))
         browser.close()
 
 
@@ -45,4 +49,4 @@ def photograph(page: Page, name: str, first: Locator, last: Locator | None = Non
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    main()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from silvan.data.hospital.cohort import Cohort, Concepts, Covariate
 from silvan.learners.parameters import Parameters, defaults, descriptions, own_entries
 from silvan.learners.registry import (
     LEARNERS,
@@ -105,6 +106,15 @@ def of_evaluation() -> str:
     return table([(key, shown(defaults[key]), text) for key, text in descriptions(EvaluationSettings).items()])
 
 
+def of_struct(struct: type[msgspec.Struct]) -> str:
+    """Return the keys of an entry of ``[cohort]``, ``[concepts]`` or ``[covariates]``."""
+    rows, texts = [], descriptions(struct)
+    for field in msgspec.structs.fields(struct):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        rows.append((field.name, "" if default in (None, msgspec.NODEFAULT, {}) else shown(default), texts[field.name]))
+    return table(rows)
+
+
 def of_policy() -> str:
     """Return the keys of ``[policy]``, from the docstring of the class."""
     defaults = {field.name: field.default for field in dataclasses.fields(Policy)}
@@ -126,6 +136,9 @@ def render(page: str) -> str:
         "machines": lambda: of_study(machines=True),
         "learner": of_learners,
         "evaluation": of_evaluation,
+        "cohort": lambda: of_struct(Cohort),
+        "concepts": lambda: of_struct(Concepts),
+        "covariates": lambda: of_struct(Covariate),
         "policy": of_policy,
         "rows": lambda: names_of("rows"),
         "columns": lambda: names_of("columns"),

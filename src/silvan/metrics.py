@@ -26,6 +26,9 @@ MCC: OfConfusion = "mcc"  # the only one of them that is 0 for random votes
 CERTAIN = 0.5 / GRID
 """Logarithms clip scores at this distance from 0 and 1, which is half a cell of the grid."""
 
+COVERAGE = 0.9
+"""The coverage at which intervals and sets are evaluated."""
+
 Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations of the mean
 
 
@@ -254,6 +257,10 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else np.nan
 
 
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else np.nan
+
+
 def _mean_of_known(values: list[float]) -> float:
     """Return the mean over the classes with a value; classes without test rows have none."""
     defined = [value for value in values if not np.isnan(value)]
@@ -279,6 +286,7 @@ class Evidence:
 
     ``counts`` are by class, as in ``count_scores``; ``levels`` are the scores of the first. ``at_threshold`` is the
     confusion matrix of decisions at the ``threshold``. ``positive`` is the code of the positive one of two classes.
+    ``reach`` is how far intervals go to both sides of a number, or how far from 1 the probability of a class in a set.
     """
 
     counts: Sequence[np.ndarray] = ()
@@ -290,6 +298,24 @@ class Evidence:
     moments: np.ndarray = field(default_factory=lambda: np.zeros(4))
     rows: tuple[np.ndarray, np.ndarray] | None = None  # scores (rows, outputs) and labels
     positive: int = 1
+    reach: float = np.nan
+
+    @cached_property
+    def inside(self) -> np.ndarray:
+        """Whether each class is in a row's set, (rows, classes), or each row's number in its interval, (rows, 1)."""
+        if self.rows is None or np.isnan(self.reach):
+            return np.zeros((0, 1), np.bool_)
+        scores, y = self.rows
+        from_truth = 1.0 - scores if scores.shape[1] > 1 else np.abs(scores - y[:, None])
+        return np.asarray(from_truth <= self.reach)
+
+    @property
+    def covered(self) -> np.ndarray:
+        """Whether the truth of each row is in its set or interval."""
+        inside = self.inside
+        if inside.shape[1] == 1 or self.rows is None:
+            return inside[:, 0]
+        return np.asarray(np.take_along_axis(inside, self.rows[1].astype(np.int64)[:, None], axis=1)[:, 0])
 
     @property
     def ranked(self) -> Sequence[np.ndarray]:
@@ -423,6 +449,18 @@ METRICS = (
         "mae", "MAE", "mean absolute error; less is better", ("number",),
         lambda e: np.nan if e.rows is None else float(np.abs(e.rows[0][:, 0] - e.rows[1]).mean()),
         higher=False, low=0.0, in_units=True, averages=True, short="MAE",
+    ),
+    Metric(
+        "coverage", "Coverage", f"share of rows in their {COVERAGE:.0%} interval or set of classes",
+        (*_CLASSES, "number"), lambda e: _mean(e.covered), low=0.0, high=1.0, averages=True,
+    ),
+    Metric(
+        "set_size", "Set size", f"classes in a {COVERAGE:.0%} set, on average; less is better", _CLASSES,
+        lambda e: _mean(e.inside.sum(axis=1)), higher=False, low=0.0, averages=True,
+    ),
+    Metric(
+        "width", "Width", f"width of {COVERAGE:.0%} intervals; less is better", ("number",),
+        lambda e: 2.0 * e.reach, higher=False, low=0.0, in_units=True, averages=True,
     ),
 )  # fmt: skip
 """All metrics, in the order of the columns of ``evaluate``."""

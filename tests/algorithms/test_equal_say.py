@@ -114,7 +114,7 @@ def test_surplus_trees_are_refused():
             data = wire.encode(Envelope(envelope.study, envelope.question, site, envelope.kind, body))
         return [(site, data)]
 
-    with pytest.raises(SiteError, match="not as many as asked for"):
+    with pytest.raises(SiteError, match="not as many as requested"):
         LEARNERS["BOFRF"]().fit(federate(tables(), disturbed(twist)))
 
 

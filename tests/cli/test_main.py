@@ -7,9 +7,11 @@ from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
+import typer
 from helpers.runs import silvan
 
 import silvan as sv
+from silvan.cli.main import app
 from silvan.cli.plain_text import clean
 from silvan.study.listener import TimedStep
 from silvan.study.steps import corners
@@ -32,6 +34,21 @@ def test_the_package_is_lazy_and_complete():
     assert sv.HistogramForest.__name__ == "HistogramForest"
     with pytest.raises(AttributeError, match="no attribute 'Foresst'"):
         sv.Foresst  # noqa: B018
+
+
+def test_help_shows_all_that_it_says(monkeypatch):
+    """Square brackets are markup in a terminal, and words in them would vanish: `the section [reading]`."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def check(command, words):
+        shown = " ".join(silvan(*words, "--help").output.replace("│", " ").split())
+        for text in (command.help, *(parameter.help for parameter in command.params if not parameter.hidden)):
+            first = (text or "").split("\n\n")[0].replace("\\", "").replace("`", "")
+            assert " ".join(first.split()) in shown.replace("`", ""), words
+        for name, inner in getattr(command, "commands", {}).items():
+            check(inner, [*words, name])
+
+    check(typer.main.get_command(app), [])
 
 
 def test_version():

@@ -61,13 +61,13 @@ UNUSABLE = {
     "a request": (lambda data: remade(data, kind="CountGrid"), "another kind of message"),
     "two gigabytes claimed": (lambda data: ext(data)(CLAIM), "over the limit"),
     "a bomb": (lambda data: ext(data)(BOMB), "over the limit"),
-    "another shape": (lambda data: reply_with(data, cells=lambda r: r["cells"][:, :-1]), "not those asked for"),
-    "another type": (lambda data: reply_with(data, cells=lambda r: r["cells"] * 1.0), "not those asked for"),
+    "another shape": (lambda data: reply_with(data, cells=lambda r: r["cells"][:, :-1]), "not the ones requested"),
+    "another type": (lambda data: reply_with(data, cells=lambda r: r["cells"] * 1.0), "not the ones requested"),
     "wider numbers": (
         lambda data: reply_with(data, label=lambda r: r["label"].astype(np.int32)),
-        "not those asked for",
+        "not the ones requested",
     ),
-    "negative counts": (lambda data: reply_with(data, cells=lambda r: -r["cells"]), "not those asked for"),
+    "negative counts": (lambda data: reply_with(data, cells=lambda r: -r["cells"]), "not the ones requested"),
     "trouble": (
         lambda data: remade(data, kind="Trouble", body=wire.encode(Trouble("input", "\x1b[2J\x07" + "no" * 999))),
         "CountGrid: .2Jno",

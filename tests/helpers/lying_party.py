@@ -44,7 +44,7 @@ STUDIES: dict[str, tuple[str, dict[str, Any], Any]] = {
 }
 
 NAMELESS = (
-    "from a sum nobody can tell which",  # a sum of linear models: its parts are masked
+    "the sum does not show which",  # a sum of linear models: its parts are masked
     "some party answers from another model",  # leaf sets that do not meet
     "the parties have no row in common",
     "no party holds the label",

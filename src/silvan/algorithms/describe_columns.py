@@ -24,6 +24,7 @@ from silvan.data.bins.cut_points import occupied_cells
 from silvan.data.bins.grid import Grid, Heavy
 from silvan.data.bins.grid import values as grid_values
 from silvan.data.schema import Feature, Schema
+from silvan.data.survival import events_of, times_of
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation.describe import FLOOR
 from silvan.federation.federation import Federation
@@ -83,6 +84,8 @@ class DescribeRows(Ask[SiteNumbers], frozen=True, kw_only=True):
 def columns_of(schema: Schema) -> list[Feature]:
     """Return the columns of Table 1: the features, and the label last."""
     label = schema.label
+    if label.event is not None:
+        return [*schema.features, Feature(label.name), Feature(label.event, "categorical", categories=("no", "yes"))]
     if label.classes is None:
         return [*schema.features, Feature(label.name)]
     return [*schema.features, Feature(label.name, "categorical", categories=tuple(map(str, label.classes)))]
@@ -105,7 +108,7 @@ def count_codes(site: Site, request: CountCodes) -> CodeCounts:
     """Count the training rows by category."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
-    counts = [_count_codes(part, f, feature) for f, feature in _coded(schema)]
+    counts = [_count_codes(part, f, feature, schema.label.event is not None) for f, feature in _coded(schema)]
     return CodeCounts(counts=np.concatenate([np.array([len(part)], np.int64), *counts]))
 
 
@@ -119,11 +122,11 @@ def _n_cells(feature: Feature) -> int:
     return 1 + (feature.n_codes if feature.categorical else len(feature.edges or ()) + 1)
 
 
-def _count_codes(part: Part, f: int, feature: Feature) -> np.ndarray:
+def _count_codes(part: Part, f: int, feature: Feature, survival: bool) -> np.ndarray:
     """Count rows without a value, and in each category or between edges."""
     counts = np.zeros(_n_cells(feature), np.int64)
     for piece in part.pieces():
-        column = _column(piece, f)
+        column = _column(piece, f, survival)
         known = column[~np.isnan(column)]
         codes = known.astype(np.int64) if feature.categorical else np.searchsorted(feature.edges or (), known)
         counts[0] += len(column) - len(known)
@@ -131,9 +134,12 @@ def _count_codes(part: Part, f: int, feature: Feature) -> np.ndarray:
     return counts
 
 
-def _column(part: Part, f: int) -> np.ndarray:
-    """Return a column by its place in Table 1: a feature, or the label."""
-    return part.X[:, f] if f < part.X.shape[1] else part.y
+def _column(part: Part, f: int, survival: bool) -> np.ndarray:
+    """Return a column by its place in Table 1: a feature, or the label; of times and events, one of them."""
+    n = part.X.shape[1]
+    if f < n or not survival:
+        return part.X[:, f] if f < n else part.y
+    return times_of(part.y) if f == n else events_of(part.y).astype(np.float64)
 
 
 @answers(DescribeRows)
@@ -141,16 +147,16 @@ def describe_rows(site: Site, request: DescribeRows) -> SiteNumbers:
     """Describe the training rows, hiding what few of them have."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
-    rows = len(part)
+    rows, survival = len(part), schema.label.event is not None
     missing, numbers, counts = [], [], []
     for f, feature in enumerate(columns_of(schema)):
         if feature.categorical:
-            shown = round_counts(_count_codes(part, f, feature))
+            shown = round_counts(_count_codes(part, f, feature, survival))
             missing.append(shown[0])
             numbers.append(np.full(2 + len(QUANTILES), np.nan))
             counts.append(shown[1:])
         else:
-            values = np.concatenate([_column(piece, f) for piece in part.pieces()])
+            values = np.concatenate([_column(piece, f, survival) for piece in part.pieces()])
             known = values[~np.isnan(values)].astype(np.float64)
             missing.append(round_counts(np.array([rows - len(known)]))[0])
             numbers.append(_describe(known))
@@ -176,6 +182,15 @@ def _describe(values: np.ndarray) -> np.ndarray:
 
 
 # -- at the coordinator
+def _label_cells(values: ValueCounts) -> np.ndarray:
+    """Return rows by coarse cell of a label that is a number, or a time."""
+    counts = values.coarse.label.astype(np.int32)
+    if values.schema.label.event is None:
+        return counts
+    by_time = counts.reshape(-1, 2).sum(axis=1, dtype=np.int32)
+    return np.concatenate([np.zeros(len(by_time) - 1, np.int32), by_time])
+
+
 def describe(federation: Federation) -> TableOne:
     """Describe the training rows of a federation: Table 1, over all sites and at each that allows it.
 
@@ -305,7 +320,7 @@ def _cells(values: ValueCounts, f: int) -> tuple[np.ndarray, np.ndarray]:
     """
     if f == len(values.schema.features):
         grid = Grid.for_columns(1)
-        low, high, rows = occupied_cells(values.coarse.label.astype(np.int32), NONE_HEAVY, np.zeros(0, np.int32), grid)
+        low, high, rows = occupied_cells(_label_cells(values), NONE_HEAVY, np.zeros(0, np.int32), grid)
         narrow = np.zeros(len(low), np.bool_)
     else:
         grid = values.grid

@@ -135,7 +135,7 @@ def check_samples(draws: RowSamples, n_trees: int | None = None) -> None:
     """Raise ``FormatError`` for invalid numbers of trees, or if they do not match their sites or trees."""
     owners = draws.owners or ("",)
     if len(draws.sizes) != len(owners) or min(draws.sizes) < 0 or n_trees not in (None, sum(draws.sizes)):
-        raise FormatError("what the trees drew does not match their sites")
+        raise FormatError("the trees' samples do not match their sites")
 
 
 SHARES = 4  # maximum number of validation shares at a site: two that are close would single out rows

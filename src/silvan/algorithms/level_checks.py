@@ -201,7 +201,7 @@ def check_histograms(sums: np.ndarray, features: np.ndarray, bins: Bins, measure
     """Raise ``FormatError`` for histograms that no rows can have: a site may be wrong."""
     size = int(bins.n_bins[features[features >= 0]].sum())
     if sums.shape != (size, measure.n_stats) or wire.element_type(sums) != measure.count_type:
-        raise FormatError("its histograms are of another size than asked for")
+        raise FormatError("its histograms are of another size than requested")
     if not histograms_add_up(sums, features, bins.n_bins, measure.lead or measure.n_stats):
         raise FormatError("its histograms do not add up")
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from silvan.algorithms.keyed_rows import drawn_by_place, learning_rows
 from silvan.algorithms.requests import forests_of, own_trees, schema_of
+from silvan.data.bins.time_bins import codes_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.federation import wire
@@ -30,6 +31,7 @@ from silvan.federation.outgoing import Check
 from silvan.federation.part import Part
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey, digest
+from silvan.forest.curves import hazards
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.node_counts import sum_at_nodes
 from silvan.forest.predict import abstaining
@@ -108,11 +110,9 @@ def count_labels(site: Site, request: CountLeafLabels) -> LeafLabels:
     forests = forests_of(site, schema, request.forests)
     forest = _cut_back(site, schema, request.forests, request.few)
     part, _ = learning_rows(site, schema, request.validation)
-    codes, amounts = part.y, np.zeros(0, np.int64)
-    if not schema.n_classes:
-        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
-        codes, amounts = np.zeros(len(part), np.int64), whole_labels(part.y, request.offset, request.scale)
-    counts = _count(site, request, forests, forest, part, codes, amounts, schema.n_classes or 2)
+    reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed-point scale is invalid")
+    counted = counted_labels(forest, part.y, request.offset, request.scale)
+    counts = _count(site, request, forests, forest, part, *counted, label_columns(forest))
     return LeafLabels(counts=counts)
 
 
@@ -159,6 +159,22 @@ def _cut_back(site: Site, schema: Schema, blobs: Sequence[Blob], few: np.ndarray
 
 
 # -- both sides
+def label_columns(forest: Forest) -> int:
+    """Return how many columns the counts of labels at leaves have."""
+    if forest.times is not None:
+        return 2 * len(forest.times) + 1
+    return forest.schema.n_classes or 2
+
+
+def counted_labels(forest: Forest, y: np.ndarray, offset: float, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the column that counts each row, and what is added up besides: labels that are numbers."""
+    if forest.times is not None:
+        return np.minimum(codes_of(y, forest.times), label_columns(forest) - 1), np.zeros(0, np.int64)
+    if forest.schema.n_classes:
+        return y, np.zeros(0, np.int64)
+    return np.zeros(len(y), np.int64), whole_labels(y, offset, scale)
+
+
 def places_of(forests: Sequence[Forest]) -> np.ndarray:
     """Return each tree's place among the trees of its site."""
     return np.concatenate([np.arange(len(forest)) for forest in forests])
@@ -210,8 +226,8 @@ def refit_leaves(
     labels: LeafLabels = federation.total(
         request,
         over=rows,
-        check=_check_counts(pruned, schema.n_classes or 2, rows, own),
-        most=most if schema.n_classes else None,
+        check=_check_counts(pruned, label_columns(pruned), rows, own),
+        most=most if schema.n_classes or pruned.times is not None else None,
     )
     values = _leaf_values(pruned, labels.counts, offset, scale, class_weight)
     return _with_values(pruned, values), federation.blob(wire.encode(RefittedLeaves(few, values)))
@@ -228,7 +244,7 @@ def _check_counts(forest: Forest, columns: int, rows: Mapping[str, int], own: Ma
         given = reply.rows[..., None] if isinstance(reply, LeafRows) else reply.counts
         if given.shape != (len(forest.value), columns) or given.dtype != np.int64:
             raise FormatError("it counts at other leaves than those of the trees")
-        sums = columns > 1 and not forest.schema.n_classes
+        sums = columns > 1 and not forest.schema.n_classes and forest.times is None
         counts, most = given[:, :1] if sums else given, rows.get(site, sum(rows.values()))
         by_tree = np.zeros(len(forest), np.int64)
         np.add.at(by_tree, tree_of, np.clip(counts, 0, most + 1).sum(axis=1))  # clipped, or sums could overflow
@@ -247,8 +263,10 @@ def _leaf_values(
     tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
     by_tree = np.zeros((len(forest), counts.shape[1]), np.int64)
     np.add.at(by_tree, tree_of, counts)
-    rows = counts.sum(axis=1) if forest.schema.n_classes else counts[:, 0]
+    rows = counts.sum(axis=1) if forest.schema.n_classes or forest.times is not None else counts[:, 0]
     taken = np.where((rows > 0)[:, None], counts, by_tree[tree_of])
+    if forest.times is not None:
+        return np.where(taken.sum(axis=1, keepdims=True) > 0, hazards(taken), forest.value)
     if not forest.schema.n_classes:
         return np.where(taken[:, :1] > 0, mean_label(taken, offset, scale)[:, None], forest.value)
     weighted = taken if class_weight is None else taken * np.array(class_weight)

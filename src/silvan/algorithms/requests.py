@@ -54,9 +54,9 @@ def check_owners(site: Site, blobs: Sequence[Blob], own: int | None = None) -> N
     owners = {blob.hash: {o.site for o in site.owners(blob.hash) if o.task == site.task} for blob in blobs}
     times = Counter(blob.hash for blob in blobs)  # sites may have made the same, such as a leaf of one class
     if any(times[hash_] > len(made) for hash_, made in owners.items()):
-        raise RefusedError("the site scores what a site made and signed for this task, once, and nothing else")
+        raise RefusedError("the site scores only what sites signed for this task, and each once")
     if own is not None and not (0 <= own < len(blobs) and site.name in owners[blobs[own].hash]):
-        raise FormatError("what is said to be the site's own is not")
+        raise FormatError("the model marked as the site's own is not its own")
 
 
 def own_trees(site: Site, blobs: Sequence[Blob], forests: Sequence[Forest], owners: Sequence[str]) -> np.ndarray:
@@ -65,7 +65,7 @@ def own_trees(site: Site, blobs: Sequence[Blob], forests: Sequence[Forest], owne
         raise FormatError("the sites are not those that the trees are from")
     for owner, blob in zip(owners, blobs, strict=True):
         if not any(made.site == owner and made.task == site.task for made in site.owners(blob.hash)):
-            raise RefusedError("the trees are not from the sites that the question names")
+            raise RefusedError("the trees are not from the sites that the request names")
     return np.repeat(np.array([owner == site.name for owner in owners]), [len(forest) for forest in forests])
 
 
@@ -76,14 +76,14 @@ def counts_of(**shapes: tuple[int, ...]) -> Check:
         for name, shape in shapes.items():
             counts = getattr(reply, name)
             if counts.shape != shape or counts.dtype != np.int64 or counts.min(initial=0) < 0:
-                raise FormatError(f"its {name} are not those asked for")
+                raise FormatError(f"its {name} are not the ones requested")
 
     return check
 
 
 def check_metrics(metrics: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise ``FormatError`` unless metrics are of a shape, and each is at least 0 or NaN."""
-    reject(metrics.shape != shape or metrics.dtype != np.float64, "its metrics are not those asked for")
+    reject(metrics.shape != shape or metrics.dtype != np.float64, "its metrics are not the ones requested")
     reject(np.isinf(metrics).any() or (metrics < 0).any(), "its metrics are impossible")
 
 

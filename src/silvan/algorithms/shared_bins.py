@@ -343,7 +343,7 @@ def coarse_total(federation: Federation, schema: Schema) -> GridCounts:
 
 def _check_counts(counts: np.ndarray, shape: tuple[int, ...], dtype: type) -> None:
     if counts.shape != shape or counts.dtype != dtype or counts.min(initial=0) < 0:
-        raise FormatError("its counts are not those asked for")
+        raise FormatError("its counts are not the ones requested")
 
 
 def _heavy(coarse: np.ndarray, schema: Schema, max_bins: int) -> list[Heavy]:

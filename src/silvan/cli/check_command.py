@@ -53,7 +53,7 @@ def check_site(
 
     from silvan.cli.site_command import study_of
     from silvan.deploy.membership.flare_folder import open_site
-    from silvan.deploy.studies.study_table import table_settings
+    from silvan.deploy.studies.study_table import study_source, table_settings
     from silvan.federation.site_table import SiteSettings, SiteTable
     from silvan.study.table_check import profiles_of, questions, questions_of_rows, reading_notes
 
@@ -62,7 +62,7 @@ def check_site(
     plan = study_of(member, study) if study is not None else received[-1] if received else None
     how = SiteSettings() if plan is None else table_settings(member, plan)
     how = how if label is None else replace(how, label=label)
-    table = SiteTable(member.name, member.source(), how)
+    table = SiteTable(member.name, member.source() if plan is None else study_source(member, plan), how)
     profiles = profiles_of({member.name: table})
     lines = questions_of_rows({member.name: table})
     lines += questions(profiles, how.label, None if plan is None else plan.task)

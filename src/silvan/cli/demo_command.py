@@ -17,7 +17,9 @@ _FIRST_TIME = "The first run compiles kernels, which takes up to a minute."
 
 def demo(
     output: Annotated[Path, Option("--output", "-o", metavar="DIR", help="Output folder.")] = Path("runs/demo"),
-    data: Annotated[str, Option(metavar="NAME", help="income, heart, breast-cancer, diabetes or columns.")] = "income",
+    data: Annotated[
+        str, Option(metavar="NAME", help="income, heart, breast-cancer, diabetes, columns, omop or fhir.")
+    ] = "income",
     sites: Annotated[
         int | None, Option(min=2, max=_MOST_SITES, help="Number of sites, for data without sites.")
     ] = None,

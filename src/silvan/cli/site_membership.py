@@ -25,7 +25,9 @@ def _joined(folder: Path) -> "JoinedSite":
 
 def join(
     invite: Annotated[Path, Argument(metavar="INVITE", help="The coordinator's invitation.")],
-    table: Annotated[str, Option(metavar="TABLE", help="A CSV or Parquet file, or a URL: postgresql://...")],
+    table: Annotated[
+        str, Option(metavar="TABLE", help="A CSV or Parquet file, a URL: postgresql://..., omop:URL or fhir:FOLDER.")
+    ],
     query: Annotated[str | None, Option(help="What to read from a database: SELECT ..., or a table.")] = None,
     folder: Annotated[Path | None, Option(metavar="FOLDER", help="The site's folder (default: SITE).")] = None,
     memory: Annotated[
@@ -51,7 +53,8 @@ def join(
         raise InputError(FILES_ALONE)
     columns, rows = check_table(source_of(source, query, options, cluster), invitation.columns, memory)
     more = f" and {len(columns) - _MOST_COLUMNS} more" if len(columns) > _MOST_COLUMNS else ""
-    print_lines(f"The table has {rows} and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}.")
+    shown = f" and the columns {', '.join(columns[:_MOST_COLUMNS])}{more}" if columns else ""
+    print_lines(f"The table has {rows}{shown}.")
     place, how = folder or Path(invitation.site), reading_lines(options)
     member = JoinedSite.join(place, invitation, source, query, {"approve": True}, memory, cluster, how)
     print_lines(

@@ -15,6 +15,7 @@ import narwhals as nw
 
 from silvan.data.column_types import Kinds, convert
 from silvan.data.disk_arrays import Folder, StoredFrames
+from silvan.data.hospital.cohort_rows import CohortRows
 from silvan.data.readers.database import read_batches
 from silvan.data.readers.delimited import Delimited
 from silvan.data.readers.excel import Sheet
@@ -79,6 +80,10 @@ def open_stored(source: Any, kinds: Kinds, room: int | None = None, folder: Fold
     if is_url(source) or isinstance(source, Query):
         query = source if isinstance(source, Query) else Query(source)
         return _open_query(query, kinds, room or _MOST, lambda: [] if room is None else StoredFrames(folder))
+    if isinstance(source, CohortRows):
+        with source.opened(folder) as made:
+            opened = _open_query(made, kinds, room or _MOST, lambda: [] if room is None else StoredFrames(folder))
+        return opened._replace(what=f"the cohort in {source.source.where}")
     file = as_table(source)
     if file is None:
         return None

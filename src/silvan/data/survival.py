@@ -31,7 +31,8 @@ def encode_events(series: Series) -> tuple[np.ndarray, np.ndarray]:
     """Return 1 where the event happened, 0 where not and -1 where nothing is said; also which cells say neither."""
     if is_number(series):
         numbers = plain_numbers(series).astype(np.float64)
-        missing, strange = np.isnan(numbers), ~np.isin(numbers, (0.0, 1.0))
+        missing = np.isnan(numbers) | series.is_null().to_numpy().astype(np.bool_)
+        strange = ~np.isin(numbers, (0.0, 1.0))
         return np.where(missing, -1, numbers == 1.0), strange & ~missing
     texts = [None if text is None else text.strip().lower() for text in series.cast(nw.String).to_list()]
     happened = np.array([-1 if not text else int(text in _YES) for text in texts], np.int64)

@@ -110,6 +110,8 @@ def federate_columns(
     if "group" in options:
         raise InputError.about("group", NO_GROUPS)
     check_common(test, task, random_state, exclude, label, may_be_none=True)
+    if task == "survival":
+        raise InputError.about("task", "'survival' is for sites that hold rows: leaves of shares hold no curves yet")
     given, kinds = Options(**options), check_kinds(kinds or {})
     if any(isinstance(kind, tuple) for kind in kinds.values()):
         raise InputError("kinds: parts of dates are for federations by rows; of columns, a date is its days")

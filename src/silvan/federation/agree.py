@@ -117,7 +117,7 @@ def _check_description(site: str, replies: Description) -> None:
     if len(replies.kinds) != n or not all(kind in _KINDS for kind in replies.kinds):
         raise FormatError("its kinds are not kinds of columns")
     if len(set(replies.names)) < n or not all(replies.names) or not 1 <= replies.rows < MAX_ROWS:
-        raise FormatError("a column without a name of its own, or no rows to learn from")
+        raise FormatError("a column without a unique name, or no training rows")
     classes = replies.classes
     few = not 0 <= replies.unnamed < MAX_ROWS or (classes is not None and len(classes) + replies.unnamed == 0)
     reject(few or any(c != c or c in (np.inf, -np.inf) for c in classes or ()), "its classes are not classes")

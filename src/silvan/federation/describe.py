@@ -162,7 +162,7 @@ def _check_grouped(site: Site, request: Describe | CountRows) -> None:
     """Raise ``RefusedError`` unless both sides count rows, or both count persons."""
     if request.grouped != (site.group is not None):
         goes, asked = ("persons", "rows") if site.group is not None else ("rows", "persons")
-        raise RefusedError(f"the site counts {goes} and is asked for {asked}: group must be the same for all")
+        raise RefusedError(f"the site counts {goes} and the request {asked}: group must be the same for all")
 
 
 def check_classes(classes: Sequence[Class], rows: int) -> None:

@@ -138,7 +138,7 @@ def _check_times(forest: ForestArrays) -> None:
     if times is None:
         return
     _require(forest.schema.label.event is not None and forest.combine in ("mean", "vote"), "times are for survival")
-    _require(times.ndim == 1 and 1 <= len(times) <= MOST_TIMES, f"times must be 1 to {MOST_TIMES}")
+    _require(times.ndim == 1 and 2 <= len(times) <= MOST_TIMES, f"times must be 2 to {MOST_TIMES}")
     _require(np.isfinite(times).all() and (times >= 0).all() and (np.diff(times) > 0).all(), "times must rise from 0")
     steps = np.diff(forest.value, axis=1, prepend=0.0)
     _require((steps >= 0).all() and (steps <= 1.0 + ROUNDING).all(), "a cumulative hazard falls, or rises by above 1")

@@ -14,11 +14,13 @@ MOST_TIMES = 255
 ROUNDING = 1e-9  # steps of cumulated sums may be so far from what was added
 
 
-def hazards(rows: np.ndarray) -> np.ndarray:
-    """Return cumulative hazards from rows by time bin, (leaves, bins + 1, 2), as ``choose_times`` has them.
+def hazards(counts: np.ndarray) -> np.ndarray:
+    """Return cumulative hazards, (leaves, bins), from rows by twice the bin, and one more with the event.
 
-    Rows that are censored within a bin count for half of it, as in life tables.
+    After the last bin no row has the event. Rows that are censored within a bin count for half of it, as in life
+    tables.
     """
+    rows = np.pad(counts, ((0, 0), (0, 1))).reshape(len(counts), -1, 2)
     both = rows.sum(axis=2)
     at_risk = both[:, ::-1].cumsum(axis=1)[:, ::-1][:, :-1] - 0.5 * rows[:, :-1, 0]
     events = rows[:, :-1, 1]

@@ -310,7 +310,16 @@ def on_same_times(forests: Sequence[Forest]) -> Sequence[Forest]:
     most = max(map(len, known))
     if len(times) > most:
         times = times[len(times) - 1 - np.arange(most)[::-1] * len(times) // most]
-    found = []
-    for forest, own in zip(forests, known, strict=True):
-        found.append(replace(forest, value=moved(own, forest.value, times), times=times))
-    return found
+    return [_with_times(forest, times) for forest in forests]
+
+
+def at_times_of(forest: Forest, other: Forest) -> Forest:
+    """Return a survival forest with curves at the times of another one."""
+    return _with_times(forest, not_none(other.times))
+
+
+def _with_times(forest: Forest, times: np.ndarray) -> Forest:
+    own = not_none(forest.times)
+    if np.array_equal(own, times):
+        return forest
+    return replace(forest, value=moved(own, forest.value, times), times=times)

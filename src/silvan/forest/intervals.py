@@ -27,6 +27,15 @@ def predict_interval(forest: ForestArrays, scores: np.ndarray, coverage: float) 
     return scores[:, :1] + np.array([-reach, reach])
 
 
+def reach_of(forest: ForestArrays, coverage: float) -> float:
+    """Return the reach of intervals, or the limit of sets; NaN if the forest has no errors or too few."""
+    if forest.errors is None:
+        return np.nan
+    errors = not_none(forest.errors)
+    reach = set_limit(errors, coverage) if forest.schema.n_classes else interval_reach(errors, coverage)
+    return reach if np.isfinite(reach) else np.nan
+
+
 def interval_reach(errors: np.ndarray, coverage: float) -> float:
     """Return the distances of an interval's ends from the prediction; infinite with too few rows."""
     values, rows = errors

@@ -29,7 +29,7 @@ from silvan.algorithms.horizontal.weigh_halves import MOST_GAP, REFITTED, Compar
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.refit_leaves import CountLeafLabels, CountLeafRows
 from silvan.algorithms.shared_bins import CountFine, CountGrid
-from silvan.data.schema import Schema
+from silvan.data.schema import Schema, Task
 from silvan.errors import InputError
 from silvan.federation.federation import Federation
 from silvan.federation.message import Request
@@ -257,7 +257,7 @@ class AutoForest(AutoForestParameters, Learner):
         known = {site: model.forest for site, model in self._made.items() if model.forest is not None}
         self.forests_ = {s: known.get(s, self.forest_) for s in federation.active if s not in self.at_sites_}
         reasons = {site: _reason(mix, chosen.get(site)) for site, mix in mixes.items()}
-        said = _ADOPTED if self._adopted else _shared_reason(self.weights_, compared, bool(self.schema_.n_classes))
+        said = _ADOPTED if self._adopted else _shared_reason(self.weights_, compared, self.schema_.label.task)
         self.choices_ = Choices(reasons, said, _CAPTION if self.choose else "")
 
     def result(self) -> Result:
@@ -364,7 +364,7 @@ def _reason(mix: tuple[float, float], reply: ChosenShare | None) -> str:
         return f"{use}: too few rows to choose by"
     if np.isnan(reply.metric):
         return f"{use}: its policy shows no metrics"
-    name = metrics.BY_KEY[reply.measure].title
+    name = "C-index" if reply.measure == "c_index" else metrics.BY_KEY[reply.measure].title
     largest = float(np.nanmax([reply.metric, *reply.metrics]))
     digits = 3 if largest <= 1 else max(0, 3 - len(str(int(largest))))  # metrics have three digits
     others = [(_use(MIXES[i]), reply.metrics[i]) for i in (0, OWN_ALONE) if i != reply.choice]
@@ -389,11 +389,12 @@ def _read_shared(forest: Any) -> Forest:
     return forest
 
 
-def _shared_reason(weights: Mapping[str, float], compared: Compared, classes: bool) -> str:
+def _shared_reason(weights: Mapping[str, float], compared: Compared, task: Task) -> str:
     """Return the weights of both halves of the shared forest, and the metrics behind them."""
     uses = f"The shared forest: {weights['sums']:.0%} trees from sums, {weights['sites']:.0%} sites' trees"
     if not compared.sites:
         return f"{uses}."
-    measure, order = "AUC" if classes else "explained variance", "higher" if compared.gap >= 0 else "lower"
+    measures: dict[Task, str] = {"classification": "AUC", "regression": "explained variance", "survival": "C-index"}
+    measure, order = measures[task], "higher" if compared.gap >= 0 else "lower"
     by = f"{'at least ' if abs(compared.gap) >= MOST_GAP else ''}{abs(compared.gap):.3f}"
     return f"{uses}, whose {measure} is {by} {order} on average over {count_of(compared.sites, 'site')}."

@@ -160,6 +160,8 @@ class Learner(ExplainedModel):
         if not (self.calibrate or self.intervals):
             return
         name = "calibrate" if self.calibrate else "intervals"
+        if schema.label.event is not None:
+            raise InputError.about(name, "is not for survival: errors of times that are censored are not known")
         if self.calibrate and not schema.n_classes:
             raise InputError.about("calibrate", "is for classes; for numbers there are intervals")
         if self.is_private:

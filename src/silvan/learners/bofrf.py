@@ -183,6 +183,8 @@ class BOFRF(BOFRFParameters, Learner):
             raise InputError(f"first={self.first!r} is the first centroid of clusters: set clusters, or leave it out")
         if self.weigh_by != MCC and not self.schema_.n_classes:
             raise InputError.about("weigh_by", "is for classes; trees of numbers are weighted by their skill")
+        if self.schema_.label.event is not None and (self.tune or self.clusters is not None):
+            raise InputError.about("tune" if self.tune else "clusters", "is not for survival: it compares other labels")
         share = self.validation
         if share is not None and self.protocol == "paper":
             raise InputError("protocol='paper' chooses on test rows: leave validation out, or set protocol='honest'")

@@ -19,7 +19,7 @@ from silvan.forest.arrays import class_array
 from silvan.forest.forest import Forest
 from silvan.learners.evaluation_frame import evaluation_frame
 from silvan.learners.fixed_fields import fixed_fields, fixed_for_parties
-from silvan.learners.parameters import is_registered, write_shared_entries
+from silvan.learners.parameters import write_shared_entries
 from silvan.learners.result import ColumnEffects, Result
 from silvan.privacy.announce import RequestPlan, announce
 from silvan.privacy.gate import holding_to
@@ -168,7 +168,7 @@ class FederatedEstimator(BaseEstimator, ABC):
 
     def held_to_text(self, federation: Federation, **evaluation: Any) -> AbstractContextManager[None]:
         """Make sites in this process enforce the parameters, as a separate study."""
-        if not federation.local_sites or not is_registered(type(self)):
+        if not federation.local_sites or not _is_registered(type(self)):
             return nullcontext()
         schema, parameters = federation.schema, self.get_params(deep=False)
         by_rows = federation.columns is None
@@ -315,3 +315,8 @@ class FederatedEstimator(BaseEstimator, ABC):
     ) -> ColumnEffects:
         """Return the importance of columns and the dependence of predictions on some of them, if requested."""
         raise InputError("column effects need a forest for all sites, and this model has none")
+
+
+def _is_registered(learner: type) -> bool:
+    """Return whether a learner itself is registered: its parameter class has its name."""
+    return any(base.__name__ == f"{learner.__name__}Parameters" for base in learner.__mro__)

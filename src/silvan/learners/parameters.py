@@ -27,11 +27,6 @@ class Parameters:
     """The parameters of a learner; values that are not given have their defaults."""
 
 
-def is_registered(learner: type) -> bool:
-    """Return whether a learner itself is registered: its parameter class has its name."""
-    return any(base.__name__ == f"{learner.__name__}Parameters" for base in learner.__mro__)
-
-
 def defaults(cls: type[Parameters]) -> dict[str, Any]:
     """Return the default of every parameter."""
     return {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]  # dataclasses, all of them

@@ -1,1 +1,1 @@
-"""What stands between a site's rows and everybody else: policy, gate, ledger; and the cryptography behind it."""
+"""The protections of a site's rows: policy, gate and ledger, and the cryptography behind them."""

@@ -1,8 +1,8 @@
 """Announcements: before its first request, a study lists all requests, and each site replies which it would refuse.
 
-A study that a site refuses halfway has spent the privacy budgets of all. Whether a site will refuse follows from its
-policy, its approvals and its budget, so it can be asked for before; the answer does not depend on a single row. An
-announcement binds nobody: every question is checked again when it comes.
+A study that a site refuses halfway has spent the privacy budgets of all. A refusal follows from a site's policy, its
+approvals and its budget, so it can be known in advance; the reply depends on no row. An announcement binds nobody:
+every request is checked again when it arrives.
 """
 
 from dataclasses import dataclass
@@ -36,26 +36,26 @@ class Announced(Reply, frozen=True, kw_only=True):
 
 
 class Announce(Ask[Announced], frozen=True, kw_only=True, omit_defaults=True):
-    """Whether the site would answer all requests of the study."""
+    """Whether the site would accept all requests of the study."""
 
     of_rows: ClassVar[bool] = False
 
     study: Derived[str]
-    settings: Derived[str]  # a digest of what decides the questions: equal for a study that is run again
+    settings: Derived[str]  # a digest of what determines the requests: equal for a study that is run again
     kinds: Derived[list[str]]
     over: Derived[list[str]]  # sites in sums
     tasks: Derived[int]
-    epsilon: Derived[float]  # of all noisy questions together; 0 without any
+    epsilon: Derived[float]  # of all noisy requests together; 0 without any
     sharers: Derived[int]
-    leaf: Derived[int | None]  # fewest rows of a leaf; None where no trees are asked for
-    models: Derived[int] = 0  # of those that a site is sent to judge
+    leaf: Derived[int | None]  # smallest leaf; None if no trees are requested
+    models: Derived[int] = 0  # number of external models for evaluation
 
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """What a learner is about to ask: kinds of messages, and what they need.
+    """A learner's coming requests: kinds of messages, and what they need.
 
-    ``settings`` is what decides the questions, as text. ``hint`` says what to do if a site refuses.
+    ``settings`` determines the requests, as text. ``hint`` says what to do if a site refuses.
     """
 
     kinds: tuple[type[Request], ...]
@@ -86,7 +86,7 @@ class RequestPlan:
 
 @answers(Announce)
 def would_refuse(site: Site, request: Announce) -> Announced:
-    """List why the site would refuse what is announced, each reason once."""
+    """List the reasons why the site would refuse the announced requests, each once."""
     whole = request.sharers >= 1 and request.tasks >= 0 and request.models >= 0
     if not (np.isfinite(request.epsilon) and request.epsilon >= 0.0 and whole):
         raise FormatError("an announcement of what cannot be")

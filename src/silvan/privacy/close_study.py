@@ -1,8 +1,8 @@
-"""The end of a study: each site signs what it answered, and reveals the key by which sums were proved.
+"""The end of a study: each site signs its replies, and reveals the key that proves sums.
 
-The coordinator first commits itself to all sums that it received, by one digest. Only then do sites reveal the key
-(``federation/proven_sums.py``): with it, whoever has the sums can check each of them, and could forge others. A site
-answers this once, and nothing of the study afterwards.
+The coordinator first commits itself to all received sums, by one digest. Only then do sites reveal the key
+(``federation/proven_sums.py``), which allows anyone with the sums to check each of them, and to forge others. A site
+does this once, and sends no further reply in the study.
 
 What a statement proves, and who checks it, is in docs/verification.md.
 """
@@ -32,7 +32,7 @@ from silvan.util.readable import count_of
 
 
 class Answered(msgspec.Struct, frozen=True, array_like=True):
-    """One request that was answered: its digest, kind and round, and digests of the answers if they were shown."""
+    """One request with a reply: its digest, kind and round, and digests of the replies if they were disclosed."""
 
     asked: str
     kind: str
@@ -46,8 +46,8 @@ class Statement(SignedReply, frozen=True, kw_only=True):
     silvan: str
     study: str
     site: str
-    sites: list[str] | None  # that the study began with, as this one knows them
-    sums_digest: str  # what the coordinator committed itself to
+    sites: list[str] | None  # at the start of the study, as this site knows them
+    sums_digest: str  # the coordinator's commitment
     answered: list[Answered]
     key: bytes | None
 
@@ -77,7 +77,7 @@ class CloseStudy(Ask[Statement], frozen=True, kw_only=True):
 
 @answers(CloseStudy)
 def close_study_here(site: Site, request: CloseStudy) -> Statement:
-    """Sign what the site answered and close the study; the same statement if repeated."""
+    """Sign the site's replies and close the study; the same statement if repeated."""
     if site.signer is None:
         raise RefusedError("the site signs nothing in this study")
     known = closing_answer(site.store, site.study, site.asked)
@@ -97,7 +97,7 @@ def close_study_here(site: Site, request: CloseStudy) -> Statement:
 
 
 def _answered(site: Site) -> list[Answered]:
-    """Return what the site answered in the study, by its ledger: each request once, in the order of first answers."""
+    """Return the study's requests and replies, from the site's ledger: each once, in order of first replies."""
     found: dict[str, Answered] = {}
     for line in site.outbox.ledger.lines(site.study) if isinstance(site.outbox, Gate) else ():
         if line.outcome != "answered" or not line.answer or not HANDLERS[line.kind][0].verified:
@@ -135,11 +135,11 @@ def close_study(federation: Federation) -> dict[str, Statement]:
 
 
 def sums_digest(questions: Iterable[LoggedQuestion]) -> str:
-    """Commit to all sums that were received, in their order."""
+    """Commit to all received sums, in order."""
     return digest(msgspec.json.encode([[q.name, q.sum] for q in questions if q.sum]))
 
 
-# -- for whoever verifies
+# -- for the verifier
 
 
 class CheckedSums(msgspec.Struct):
@@ -151,7 +151,7 @@ class CheckedSums(msgspec.Struct):
 
 
 def check_sums(federation: Federation, statements: Mapping[str, Statement]) -> CheckedSums:
-    """Check all sums in a federation's journal by the key that its sites revealed."""
+    """Check all sums in a federation's journal with the key that its sites revealed."""
     found, keys = CheckedSums(), {statement.key for statement in statements.values() if statement.key is not None}
     if len(keys) > 1:
         found.wrong.append("the sites were given different keys for their proofs, so their parts do not add up")
@@ -177,6 +177,6 @@ def check_sums(federation: Federation, statements: Mapping[str, Statement]) -> C
 
 
 def describe_question(question: LoggedQuestion) -> str:
-    """Name a question in words: its kind and its round."""
+    """Describe a request by its kind and round."""
     where = f" of round {question.round}" if question.round else ""
     return f"{question.kind.__name__}{where}"

@@ -1,7 +1,7 @@
 """Evidence: requests that deviate from the study's text, kept at the site as their coordinator signed them.
 
-Head, signature and body of a message prove by the coordinator's public key what it asked, to anybody. A site keeps few
-of them, and none that is large: a coordinator must not fill its disk.
+Head, signature and body of a message prove the coordinator's request to anybody with its public key. A site keeps only
+a few small ones, so that a coordinator cannot fill its disk.
 """
 
 from pathlib import Path

@@ -1,15 +1,14 @@
-"""Finds files of a site that were put back to an earlier state, by what each of its files notes of the others.
+"""Detects files of a site that were restored to an earlier state, by what its files record about each other.
 
 A site has three records: the ledger of everything that left, the privacy budget, and the store of requests. A line of
-the ledger says how many answers the store had noted and what was spent by then; the store and the budget note how far
-the ledger was, and the store what was spent. What is noted of a file is on disk by then, so a site that stops at any
-point finds its files in order. One that is *behind* what another knows of it was deleted, or put back from a copy, and
-the site would answer again what it has answered. Then it answers nothing until its owner accepts the files as they are,
-on record.
+the ledger records the number of replies in the store and the spent budget; the store and the budget record the ledger's
+position, and the store the spent budget. Recorded states are already on disk, so a site that stops at any point finds
+its files consistent. A file that is *behind* another's record was deleted, or restored from a copy, and the site would
+reply again. Then it sends no replies until its owner accepts the files, on record.
 
-A backup (``silvan site backup``) says that it is one. Files that are all put back together from another copy look like
-a site that has answered less: others remember more of its ledger (``ledger_heads.py``). A ledger without its last line,
-of an answer without noise, looks like one of a site that stopped before it wrote it.
+A backup (``silvan site backup``) is marked as one. Files that are all restored together from another copy look like a
+site with fewer replies; other sites remember more of its ledger (``ledger_heads.py``). A ledger without its last line,
+about a reply without noise, looks like that of a site that stopped before it wrote the line.
 """
 
 from pathlib import Path
@@ -34,7 +33,7 @@ BEHIND = "ledger-behind"
 
 
 def write_behind(folder: Path, known: Head) -> None:
-    """Note that others know of more lines than a ledger holds."""
+    """Record that others know of more lines than a ledger has."""
     write_whole(folder / BEHIND, msgspec.json.encode(known))
 
 
@@ -49,10 +48,10 @@ class _Mark(msgspec.Struct, frozen=True):
 
 
 class FileMarks:
-    """What a site's ledger, privacy budget and store note of each other.
+    """What a site's ledger, privacy budget and store record about each other.
 
-    Only files that belong together are compared: ``store`` is None where it is not of the same folder, and nothing is
-    noted of a budget or beside a ledger that live in memory.
+    Only files that belong together are compared: ``store`` is None if it is from another folder, and nothing is
+    recorded about a budget or a ledger in memory.
     """
 
     def __init__(self, ledger: Ledger, budget: Budget, store: Store | None) -> None:
@@ -64,12 +63,12 @@ class FileMarks:
             if budget.path is not None:
                 self.budget = budget
 
-    # -- as answers leave
+    # -- as replies leave
 
     def before_line(self, store: Store, values: dict[str, bytes], charged: bool, kept: int = 0) -> dict[str, float]:
         """Store the site's record of a reply, with the positions of the other files.
 
-        Return what the answer's line in the ledger is to say of them. The ledger is locked from here to its line.
+        Return what the reply's line in the ledger records about them. The ledger is locked from here to that line.
         """
         said: dict[str, float] = {}
         if charged and self.budget is not None:
@@ -84,7 +83,7 @@ class FileMarks:
         return {**said, "kept": mark.kept}
 
     def after_line(self, charged: bool) -> None:
-        """Note in the budget how far the ledger is with the line of an answer that was charged for."""
+        """Record in the budget the ledger's position with the line of a charged reply."""
         if charged and self.budget is not None:
             self.budget.note_ledger(self.ledger.owner, *self.ledger.position)
 
@@ -108,9 +107,9 @@ class FileMarks:
             return [*self._backup_faults(), *self._budget_faults(lines), *self._store_faults(lines)]
 
     def accept(self, site: str) -> list[str]:
-        """Take the files as they are, with a line in the ledger; return what was found.
+        """Accept the files, with a line in the ledger; return the findings.
 
-        What the ledger knows to be spent is charged, so that nothing of the budget is gained.
+        Budget that the ledger shows as spent is charged, so that none is gained.
         """
         with self.ledger.locked():
             faults, lines = self.faults(), self.ledger.lines()
@@ -154,7 +153,7 @@ class FileMarks:
         return faults
 
     def _behind(self) -> Head | None:
-        """Return what others know of the ledger that it lacks."""
+        """Return what others know about the ledger and it lacks."""
         return None if self.ledger.folder is None else try_json(self.ledger.folder / BEHIND, Head)
 
     def _budget_faults(self, lines: list[Line]) -> list[str]:
@@ -184,7 +183,7 @@ class FileMarks:
 
     @property
     def _mark(self) -> _Mark:
-        """What the store notes, read anew: another process may have answered."""
+        """The store's record, read again, because another process may have replied."""
         data = None if self.store is None else self.store.get(_KEY)
         return _Mark() if data is None else msgspec.msgpack.decode(data, type=_Mark)
 
@@ -195,5 +194,5 @@ def _last(lines: list[Line], field: str) -> Line | _Mark:
 
 
 def _was_at(lines: list[Line], n: int, hash_: str) -> bool:
-    """Whether a ledger had so many lines once, the last of them with this digest."""
+    """Whether a ledger once had this number of lines, the last of them with this digest."""
     return n <= len(lines) and (lines[n - 1].hash if n else START) == hash_

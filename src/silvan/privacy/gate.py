@@ -1,6 +1,6 @@
-"""The gate: checks requests against the site's own policy, and writes every answer to its ledger.
+"""The gate: checks requests against the site's policy, and writes every reply to its ledger.
 
-Message kinds that show something close to a row are closed unless a policy names them.
+Message kinds that disclose something close to a row are closed unless a policy names them.
 """
 
 import threading
@@ -34,35 +34,35 @@ CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
 
 @dataclass(frozen=True)
 class Policy:
-    """What may leave a site, as its owner decides. What a study asks for beyond that follows from its text.
+    """The owner's limits on what may leave a site. The study's text sets further limits.
 
     Parameters
     ----------
     messages
-        Kinds of requests that the site answers; "*" stands for all but those closed by default, and is the default.
+        Kinds of requests that the site accepts; the default "*" stands for all but those closed by default.
     min_leaf
         Minimum number of rows in a leaf of a tree that leaves the site; in sums over sites only if it is above the
         default.
     min_sites
         Minimum number of sites in a sum that the site takes part in, and of those that have each of its columns.
     epsilon
-        Privacy budget of the site, for all studies together; None for no limit. With one, a request that is answered
-        without noise must be named in ``messages``, since no budget covers it.
+        Privacy budget of the site, for all studies together; None for no limit. With one, a request with an exact
+        reply must be named in ``messages``, because no budget covers it.
     approve
-        Whether the owner approves each study before anything of it is answered, see ``Gate.approve``.
+        Whether the owner must approve each study before the first reply, see ``Gate.approve``.
     min_test
         Minimum number of test rows by which the site evaluates models: metrics of a single row reveal its label, so set
-        it to 10 or more where that matters.
+        it to 10 or more if that matters.
     max_trees
-        Maximum number of trees that one request has grown on the site's rows; None for any number. Many trees that all
-        see a row reveal its label.
+        Maximum number of trees that one request may grow on the site's rows; None for any number. Many trees that all
+        use a row reveal its label.
     max_bins
         Maximum number of bins of a column in these trees; None for any number.
     bootstrap
-        Whether trees must be grown on random samples of the rows: trees that see all rows are refused.
+        Whether trees must be grown on random samples of the rows: trees that use all rows are refused.
     losses
-        Maximum number of sites that a study may lose, of those that it began with: two sums over nearly the same sites
-        reveal the part of the site that is missing in one. None for any number; between machines, as many as the
+        Maximum number of sites that a study may lose: two sums over nearly the same sites reveal the part of the site
+        that is missing in one. None for any number; between machines, as many as the
         study's quorum allows.
 
     Examples
@@ -77,7 +77,7 @@ class Policy:
 
     # no fields, see ``PolicyBetweenMachines``
     score_groups = 1  # rows that share a score in metrics
-    time_step = 0.0  # seconds; noisy requests are answered after one, two, four of them; 0: at once
+    time_step = 0.0  # seconds; noisy replies leave after one, two, four of them; 0: at once
 
     messages: tuple[str, ...] | None = None
     min_leaf: int = 2
@@ -105,7 +105,7 @@ class Policy:
             check_epsilon(self.epsilon)
 
     def allows(self, kind: str) -> bool:
-        """Whether a kind of message is answered."""
+        """Whether a kind of message is allowed."""
         messages = (EVERYTHING,) if self.messages is None else self.messages
         return kind in messages or (EVERYTHING in messages and kind not in CLOSED_BY_DEFAULT)
 
@@ -116,20 +116,20 @@ class Policy:
             raise InputError.about("messages", f"names {closed[0]!r}, which the site's policy does not allow")
 
     def allows_metrics(self, n_rows: int) -> bool:
-        """Whether metrics of so many test rows may leave."""
+        """Whether metrics of this many test rows may leave."""
         return n_rows >= max(self.min_test, self.score_groups)
 
     def allows_exact(self, kind: str) -> bool:
-        """Whether a kind of message may be answered without noise, which no privacy budget covers."""
+        """Whether a kind of message may get an exact reply, which no privacy budget covers."""
         return self.allows(kind) and (self.epsilon is None or kind in (self.messages or ()))
 
 
 class PolicyBetweenMachines(Policy):
-    """The policy of a site whose coordinator has no rows at hand, unlike one that runs in the same process.
+    """The policy of a site whose coordinator has no access to rows, unlike one in the same process.
 
-    In metrics and counts of models at least five rows that score about alike share a score. They are counted such that
-    a model made to single out a row does not reveal its label. Noisy requests are answered after one, two, four or
-    more sixteenths of a second, since the time that a count takes depends on the rows.
+    In metrics and counts of models at least five rows with similar scores share a score, and are counted such that a
+    model built to isolate a row does not reveal its label. Noisy replies leave after one, two, four or more sixteenths
+    of a second, because the time of a count depends on the rows.
     """
 
     score_groups = 5
@@ -144,11 +144,11 @@ class Clock(NamedTuple):
 
 
 class Gate(Outbox):
-    """The outbox of one site: its policy, its privacy budget, its ledger and what its owner approved.
+    """The outbox of one site: its policy, privacy budget, ledger and approvals.
 
-    What is not given is in memory. ``terms`` are what the study's own text says, where the site has it: then the site
-    answers this study and no other, begins with these sites, and loses no more of them than this. ``store`` is the
-    site's store if it is of the same folder as the ledger: then none of these files may be behind another.
+    Missing parts are created in memory. ``terms`` come from the study's text, if the site has it: then the site serves
+    only this study, starts with its sites, and loses no more of them than allowed. ``store`` is the site's store if it
+    is in the same folder as the ledger: then none of these files may be behind another.
     """
 
     def __init__(
@@ -174,12 +174,12 @@ class Gate(Outbox):
 
     @property
     def over(self) -> list[str]:
-        """The sites in the sum that was last admitted in this thread, which is at work on the answer."""
+        """The sites in the sum last admitted in this thread, which now computes the reply."""
         over: list[str] = getattr(self._thread, "over", [])
         return over
 
     def close_rows(self, why: str) -> None:
-        """From now on answer no request about the table, and reply with the reason."""
+        """Refuse all further requests about the table, and reply with the reason."""
         self._rows_closed = why
 
     def approve(self, study: str, messages: Iterable[str], **what: Any) -> Approval:
@@ -205,14 +205,14 @@ class Gate(Outbox):
             self.check_test_rows(site)
             self.check_sharers(site, request.sharers, envelope.among)
             if request.sharers == 1 or envelope.step is None:
-                # later steps of a sum may be over fewer sites than its shares were drawn for: then the draw checks
+                # later steps of a sum may be over fewer sites than its shares: then the sampling checks
                 self.budget.check(draw_name(site, request), request.epsilon, self.study_share(envelope.study))
         self._admitted = envelope, self._check_sequence(site, request, envelope)
 
-    # -- what a request must fulfil by its kind and settings alone; also checked for all that a study announces
+    # -- requirements on a request's kind and settings alone; also checked for announcements
 
     def check_kind(self, kind: type[Request], study: str, over: Sequence[str]) -> None:
-        """Raise an error if a kind of message is not answered in a study; if it is a sum, over these sites."""
+        """Raise an error if a study may not send a kind of message or, for a sum, not over these sites."""
         if self.terms.study not in (None, study):
             raise RefusedError("the site is at work on another study")
         if self.policy.approve:
@@ -234,8 +234,8 @@ class Gate(Outbox):
             )
 
     def check_leaves(self, kind: type[Request], min_leaf: int | None) -> None:
-        """Raise an error if a kind of message would ask for trees with smaller leaves than the policy allows."""
-        # the default is for what is shown: a leaf of one row among all sites' rows is asked for by who sets it
+        """Raise an error if a kind of message would request trees with smaller leaves than the policy allows."""
+        # the default concerns disclosed trees; sums are limited only by an explicit minimum
         least = self.policy.min_leaf if kind.verb == "ask" or self.policy.min_leaf > Policy.min_leaf else 1
         if min_leaf is not None and hasattr(kind, "min_leaf") and min_leaf < least:
             raise RefusedError(
@@ -245,7 +245,7 @@ class Gate(Outbox):
     def check_trees(self, request: Request) -> None:
         """Raise an error if a request grows more trees, or trees of more bins or rows, than the policy allows.
 
-        A request says so by the names of its fields, or by those of its settings. Noise protects what it covers.
+        The names of a request's fields, or of its settings, show this. Noisy counts are exempt.
         """
         asked = {} if isinstance(request, Noisy) else _tree_fields(request)
         policy = self.policy
@@ -259,7 +259,7 @@ class Gate(Outbox):
             raise RefusedError("the site's policy asks for trees grown on samples of its rows: set bootstrap=True")
 
     def check_test_rows(self, site: Site) -> None:
-        """Raise an error if one row more would move others between those trained on and those to judge by.
+        """Raise an error if another row would move rows between the training and test sets.
 
         A site without a budget has made no promise that this would break.
         """
@@ -270,7 +270,7 @@ class Gate(Outbox):
             )
 
     def check_sharers(self, site: Site, sharers: int, among: int) -> None:
-        """Raise an error if a share of the noise would be too little: in a sum of so many sites that are left."""
+        """Raise an error if a share of the noise would be too little, in a sum over the remaining sites."""
         if sharers > 1 and self.policy.epsilon is not None and site.secure_sum is None:
             raise RefusedError(
                 "the site adds a share of the noise only in sums that hide their parts: whoever adds would see "
@@ -294,7 +294,7 @@ class Gate(Outbox):
         return _least([self.terms.tasks, None if approval is None else approval.tasks])
 
     def study_share(self, study: str) -> StudyShare:
-        """Return what a study may cost of the privacy budget."""
+        """Return the maximum cost of a study in privacy budget."""
         return StudyShare(study, self.terms.epsilon)
 
     def _approval(self, study: str) -> Approval | None:
@@ -303,7 +303,7 @@ class Gate(Outbox):
 
     def _check_sequence(self, site: Site, request: Request, envelope: Envelope) -> CheckedRequest:
         """Check a request against the coordinator's earlier ones."""
-        # what has noise may be asked in any form, as the budget limits it; but a share of noise hides only in its sum
+        # a noisy request may have any form, because the budget limits it; but a share of noise protects only its sum
         return check_sequence(
             site.name,
             site.store,
@@ -330,16 +330,16 @@ class Gate(Outbox):
         return StudyLimits(self.most_tasks(envelope.study), _least(losses), first, clusters)
 
     def _remembered(self, site: Site, request: Request, envelope: Envelope) -> dict[str, bytes]:
-        """Return the record of a request; check it again if another was answered since it was admitted."""
+        """Return the record of a request; check it again if there was another reply since it was admitted."""
         admitted = self._admitted
         if admitted is not None and admitted[0] is envelope and admitted[1].still_valid():
             return admitted[1].changes
         return self._check_sequence(site, request, envelope).changes
 
     def note(self, site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct, body: bytes) -> None:
-        """Record an answer in the site's store and ledger, before it leaves."""
+        """Record a reply in the site's store and ledger, before it leaves."""
         if not envelope.kind:
-            return  # what cannot even be read is in the site's log
+            return  # unreadable messages are in the site's log
         outcome: Outcome = "answered"
         charged, marks = False, {}
         with self.ledger.locked():
@@ -371,7 +371,7 @@ class Gate(Outbox):
             self._wait()
 
     def _wait(self) -> None:
-        """Wait until a power of two of time steps is over since the request at hand came."""
+        """Wait until a power of two of time steps has passed since the request arrived."""
         began, self._thread.began = getattr(self._thread, "began", None), None
         step = self.policy.time_step
         if began is None or not step:
@@ -384,7 +384,7 @@ class Gate(Outbox):
 
 @contextmanager
 def holding_to(text: StudyText, sites: Iterable[Site], tolerate: int = 1) -> Iterator[None]:
-    """Hold a coordinator to a study's text at sites of this process, for as long as the study runs.
+    """Enforce a study's text at sites of this process, as long as the study runs.
 
     ``tolerate`` is how many sites may collude, see ``Terms``.
     """
@@ -400,7 +400,7 @@ def holding_to(text: StudyText, sites: Iterable[Site], tolerate: int = 1) -> Ite
 
 
 def _tree_fields(request: Request) -> dict[str, Any]:
-    """Return what a request, or the settings in it, says of the trees that it grows; nothing if it grows none."""
+    """Return a request's, or its settings', description of the trees to grow; empty if it grows none."""
     settings = getattr(getattr(request, "ground", request), "settings", None)
     known = {"n_estimators": "n_trees", "n_trees": "n_trees", "max_bins": "max_bins", "bootstrap": "bootstrap"}
     return {
@@ -416,7 +416,7 @@ def _least(limits: list[int | None]) -> int | None:
 
 
 def policy_of(site: Site) -> Policy:
-    """Return a site's policy; the default one where none is set."""
+    """Return a site's policy; the default one if none is set."""
     policy = getattr(site.outbox, "policy", None)
     return policy if isinstance(policy, Policy) else Policy()
 
@@ -427,13 +427,13 @@ def most_models(site: Site) -> int | None:
 
 
 def first_sites(site: Site) -> list[str] | None:
-    """Return the sites that a study begins with, as a site knows them; None if it does not."""
+    """Return the sites at the start of a study, as a site knows them; None if unknown."""
     known = site.outbox.terms.sites if isinstance(site.outbox, Gate) else None
     return None if known is None else sorted(known)
 
 
 def _describe(site: Site, envelope: Envelope, request: Request | None, reply: msgspec.Struct) -> tuple[str, str]:
-    """Return in plain words what an answer is, and who sees it."""
+    """Describe a reply, and who sees it, in plain words."""
     if request is None:
         return f"a message of a kind that the site does not know, {envelope.kind!r}", getattr(reply, "text", "")
     if isinstance(reply, Trouble):

@@ -1,7 +1,7 @@
-"""Which sites have a column, by their signatures: a sum over many sites of a column that one has is that site's table.
+"""Signed lists of each site's columns: summing a column that only one site has would reveal that site's table.
 
-A site does not see the tables of the others, and the coordinator could say anything. So every site signs which columns
-it has, and the coordinator passes the lists on. With ``Policy(min_sites=...)`` a site takes part in a sum only if each
+A site does not see the tables of the others, and cannot rely on the coordinator. So every site signs a list of its
+columns, and the coordinator passes the lists on. With ``Policy(min_sites=...)`` a site takes part in a sum only if each
 of its own columns in it is known to be at so many sites of the sum.
 """
 
@@ -63,7 +63,7 @@ def list_columns(site: Site, request: ListColumns) -> HeldColumns:
 
 @answers(NoteColumns)
 def note_columns(site: Site, request: NoteColumns) -> ColumnsNoted:
-    """Remember each list for the sites that signed it."""
+    """Store each list for the sites that signed it."""
     known = _known(site, site.study)
     for blob in request.lists:
         try:
@@ -100,7 +100,7 @@ def _key(study: str) -> str:
 
 
 def share_columns(federation: Federation, columns: Sequence[str]) -> None:
-    """Ask every site which of the columns it has, and pass the lists on: two rounds, counted apart."""
+    """Ask every site for its columns, and pass the lists on: two rounds, counted separately."""
     wanted = list(dict.fromkeys(columns))
 
     def check(site: str, reply: HeldColumns) -> None:

@@ -1,13 +1,12 @@
-"""The ledger: a signed chain of lines, one for each answer that left a site or was refused, in plain words.
+"""The ledger: a signed chain of lines, one for each reply that left a site or was refused, in plain words.
 
-Each line holds the digest of the line before it and is signed with the site's key. How many lines there are, and the
-digest of the last, is kept in a second file, signed too. So whoever has the public key finds a changed byte, a missing
-line, lines that were cut off, and a ledger that someone else wrote. A line is on disk before the answer leaves.
+Each line contains the digest of the previous line and is signed with the site's key. The number of lines, and the
+digest of the last, are in a second signed file. So anyone with the public key detects a changed byte, a missing line,
+a truncated ledger, and a ledger that someone else wrote. A line is on disk before the reply leaves.
 
-A ledger holds no values of rows and no answers, only what they were, how large, and a digest by which an answer that
-is at hand can be recognised.
+A ledger contains no values of rows and no replies, only their descriptions, sizes and digests.
 
-Several processes may write to one ledger, a job for each study say: each locks the folder and looks at what the others
+Several processes may write to one ledger, such as one job per study: each locks the folder and reads what the others
 wrote before it adds a line.
 """
 
@@ -42,7 +41,7 @@ Outcome = Literal["answered", "refused", "failed", "restored", "decided"]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One answer that left the site or was refused, or something that somebody at the site decided."""
+    """One reply that left the site or was refused, or an event or decision at the site."""
 
     number: int
     at: str
@@ -53,17 +52,17 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str
     outcome: Outcome
     what: str  # in plain words
-    how: str  # who sees it; of a refusal, why
+    how: str  # who sees it; for a refusal, why
     bytes: int
-    question: str  # digests: of what was asked, and of the answer
+    question: str  # digests: of the request, and of the reply
     asked: str
     answer: str
     before: str
-    kept: int = 0  # how far the site's other files were by then, see file_marks.py: answers noted in its store,
+    kept: int = 0  # the state of the site's other files at that time, see file_marks.py: replies recorded in its store,
     charges: int = 0  # and charges to its privacy budget, with their sum
     spent: float = 0.0
-    by: str = ""  # of a decision: whose it was
-    behind: int = 0  # lines of this ledger that others know of, and that the owner accepted to be lost
+    by: str = ""  # of a decision: the person
+    behind: int = 0  # lines of this ledger that others know of, and whose loss the owner accepted
 
     @property
     def hash(self) -> str:
@@ -93,7 +92,7 @@ class Signed(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """How many lines there are, and the digest of the last."""
+    """The number of lines, and the digest of the last."""
 
     lines: int
     hash: str
@@ -105,7 +104,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def clean(text: str) -> str:
-    """Limit a text of the coordinator to one line of printable characters: it may be made to mislead."""
+    """Limit a coordinator's text to one line of printable characters, because it may be malicious."""
     return printable(text[:_LONGEST])
 
 
@@ -127,7 +126,7 @@ class Ledger:
         self._key, self._lock, self._held = key, threading.RLock(), False
         self._lines: list[Line] = []
         self._head, self._size = Head(0, START), 0
-        self._behind = False  # whether the head's file is not that of the last line
+        self._behind = False  # whether the head's file lags behind the last line
         if self.folder is not None:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with lock_folder(self.folder, wait=math.inf):
@@ -135,7 +134,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other threads and processes from writing meanwhile; what they wrote before is known within."""
+        """Keep other threads and processes from writing meanwhile, after reading what they wrote."""
         with self._lock:
             if self.folder is None or self._key is None or self._held:
                 yield
@@ -170,7 +169,7 @@ class Ledger:
 
     @property
     def position(self) -> tuple[int, str]:
-        """How many lines there are, and the digest of the last: noted elsewhere, it proves later what they held."""
+        """The number of lines, and the digest of the last: noted elsewhere, it later proves their content."""
         return self._head.lines, self._head.hash
 
     def __len__(self) -> int:
@@ -182,14 +181,14 @@ class Ledger:
         return [line for line in lines if study is None or line.study == clean(study)]
 
     def signed_head(self) -> Head:
-        """Return how many lines there are and the digest of the last, signed: others keep it."""
+        """Return the number of lines and the digest of the last, signed: others keep it."""
         assert self._key is not None  # noqa: S101
         with self.locked():
             head = Head(*self.position)
             return Head(head.lines, head.hash, self._key.sign(head.signed_bytes()).hex())
 
     def holds(self, head: Head) -> bool:
-        """Whether the ledger had this head once, or the owner has accepted that so many lines are lost."""
+        """Whether the ledger once had this head, or the owner has accepted the loss of these lines."""
         with self.locked():
             if head.lines == 0:
                 return True
@@ -212,9 +211,9 @@ class Ledger:
         self._write_head(folder, key)
 
     def _catch_up(self, folder: Path, key: Key) -> None:
-        """Take note of lines that others wrote, and finish or undo what a writer did not finish.
+        """Read lines that others wrote, and finish or undo interrupted writes.
 
-        A line is not finished if the disk was full, or its process stopped.
+        A line is incomplete if the disk was full, or its process stopped.
         """
         path = folder / LEDGER
         size = path.stat().st_size if path.exists() else 0
@@ -230,7 +229,7 @@ class Ledger:
                 os.truncate(
                     path, self._size
                 )  # half a line: the site stopped while it wrote it, so nothing left with it
-        if self._behind:  # or the next line would be the second that the head knows nothing of
+        if self._behind:  # otherwise the next line would be the second one unknown to the head
             head, faults = _read_head(folder, key.public, self._head.lines)
             if faults:
                 raise DamagedError(f"{path}: {faults[0]}")
@@ -279,12 +278,12 @@ class Verified(msgspec.Struct, frozen=True):
     lines: int
     hash: str
     faults: list[str]
-    torn: int = 0  # bytes of a line that was not finished
-    behind: bool = False  # whether there is a line that the head does not know of
+    torn: int = 0  # bytes of an incomplete line
+    behind: bool = False  # whether there is a line unknown to the head
 
 
 def read_lines(folder: Path, study: str | None = None) -> list[Line]:
-    """Read the lines of a ledger without checking them; ``verify`` checks. Of a ``study``, all its lines and others."""
+    """Read the lines of a ledger without checking them (see ``verify``); for a ``study``, a superset of its lines."""
     lines, _ = _split(folder)
     named = b"" if study is None else msgspec.json.encode(clean(study))
     read = []
@@ -299,9 +298,9 @@ def read_lines(folder: Path, study: str | None = None) -> list[Line]:
 
 
 def verify(folder: str | Path, public: bytes, known: str | None = None, all_signatures: bool = True) -> Verified:
-    """Find all that is wrong with a ledger, by the site's public key.
+    """Find all problems of a ledger, using the site's public key.
 
-    ``known`` is the digest of a line that was noted before: it must still be there. The signed head vouches for all
+    ``known`` is the digest of a line noted earlier: it must still be there. The signed head vouches for all
     lines up to it; with ``all_signatures`` their own signatures are checked, too, which shows which line is at fault.
     """
     folder = Path(folder)
@@ -331,10 +330,10 @@ def verify(folder: str | Path, public: bytes, known: str | None = None, all_sign
 
 
 def _read_head(folder: Path, public: bytes, lines: int) -> tuple[Head, list[str]]:
-    """Read the head's file, and list what is wrong with it."""
+    """Read the head's file, and list problems with it."""
     path, head = folder / HEAD, Head(0, START)
     if not path.exists():
-        # one line may be there without it: the site stopped between writing the two files
+        # one line may exist without it: the site stopped between writing the two files
         return head, [] if lines <= 1 else [f"{HEAD} is missing, so nobody can say whether lines are"]
     data = path.read_bytes()
     try:
@@ -351,7 +350,7 @@ def _read_head(folder: Path, public: bytes, lines: int) -> tuple[Head, list[str]
 
 
 def _split(folder: Path) -> tuple[list[bytes], int]:
-    """Return the lines of a ledger, and the size of what comes after the last whole one."""
+    """Return the lines of a ledger, and the number of bytes after the last complete one."""
     path = folder / LEDGER
     try:
         data = path.read_bytes()
@@ -366,4 +365,4 @@ def _hex(text: str) -> bytes:
         data = bytes.fromhex(text)
     except ValueError:
         return b""
-    return data if data.hex() == text else b""  # one way to write it
+    return data if data.hex() == text else b""  # a single way to write it

@@ -1,11 +1,11 @@
-"""What others remember of a site's ledger: how long it was, and the digest of its last line, signed by the site.
+"""Other sites' records of a site's ledger: its length, and the digest of its last line, signed by the site.
 
-A copy of a site's folder, or one that was put back, looks whole from the inside: ledger, privacy budget and store fit
-together, and the budget is there a second time. But its ledger lacks what the site answered since. So when a study
-begins and when it ends, each site sends the signed head of its ledger, and is sent what the coordinator and the other
-sites remember of it. A site whose ledger does not hold that line answers nothing more until its owner has looked.
+A copied or restored folder of a site looks consistent from the inside: ledger, privacy budget and store agree, and the
+budget exists a second time. But its ledger lacks the site's later replies. So when a study begins and ends, each site
+sends the signed head of its ledger, and receives what the coordinator and the other sites recorded about it. A site
+whose ledger lacks that line sends no further replies until its owner has looked into it.
 
-A coordinator that hides what it and all other sites remember is not found out this way.
+This does not detect a coordinator that suppresses all these records.
 """
 
 import time
@@ -29,20 +29,20 @@ _KEY = "ledger head of "
 
 
 class KnownLedgers(Reply, frozen=True, kw_only=True):
-    """How long its ledger is, with the digest of the last line, and what it remembers of the other sites' ledgers."""
+    """The length of its ledger, with the digest of the last line, and its records of the other sites' ledgers."""
 
     heads: dict[str, Head]
 
 
 class CompareLedgers(Ask[KnownLedgers], frozen=True, kw_only=True):
-    """Whether its ledger holds what others remember of it: a copy, or one that was put back, does not."""
+    """Whether its ledger agrees with what others remember; that of a copied or restored site does not."""
 
     of_rows: ClassVar[bool] = False
     after_close: ClassVar[bool] = True
     verified: ClassVar[bool] = False
 
     heads: Derived[dict[str, Head]]
-    at: Derived[int]  # when, so that a study that goes on asks anew
+    at: Derived[int]  # the time, so that a resumed study asks again
 
 
 # -- at a site
@@ -50,7 +50,7 @@ class CompareLedgers(Ask[KnownLedgers], frozen=True, kw_only=True):
 
 @answers(CompareLedgers)
 def compare_ledger_here(site: Site, request: CompareLedgers) -> KnownLedgers:
-    """Check the site's own ledger, remember those of the others, and reply with all."""
+    """Check the site's own ledger, store the heads of the others, and reply with all."""
     gate, keys = site.outbox, site.keys
     if not isinstance(gate, Gate) or keys is None or gate.ledger.folder is None:
         return KnownLedgers(heads={})
@@ -82,9 +82,9 @@ def compare_ledger_here(site: Site, request: CompareLedgers) -> KnownLedgers:
 
 
 def compare_ledgers(federation: Federation, known: Mapping[str, Head]) -> dict[str, Head]:
-    """Make all sites compare their ledgers with what is known of them; return what is known now.
+    """Make all sites compare their ledgers with the records of them; return the updated records.
 
-    They are asked twice: the second time with what the others have added.
+    Sites receive two requests: the second one includes what the others have added.
     """
     found = dict(known)
     roster = federation.roster
@@ -100,7 +100,7 @@ def compare_ledgers(federation: Federation, known: Mapping[str, Head]) -> dict[s
 
 
 def merged(known: Mapping[str, Head], more: Mapping[str, Head], roster: Roster) -> dict[str, Head]:
-    """Return of each site the longer ledger of two lists, if the site has signed that."""
+    """Return the longer of two records of each site's ledger, if the site has signed it."""
     found = {}
     for name in roster.sites:
         newest = newer(known.get(name), more.get(name), name, roster)
@@ -110,13 +110,13 @@ def merged(known: Mapping[str, Head], more: Mapping[str, Head], roster: Roster) 
 
 
 def newer(one: Head | None, other: Head | None, site: str, roster: Roster) -> Head | None:
-    """Return the head of the longer ledger, of those that are signed by a site's key as it is now."""
+    """Return the head of the longer ledger, among those signed by the site's current key."""
     heads = [head for head in (one, other) if head is not None and is_head_of(head, site, roster)]
     return max(heads, key=lambda head: head.lines, default=None)
 
 
 def is_head_of(head: Head, site: str, roster: Roster) -> bool:
-    """Whether a site has signed that its ledger was like this."""
+    """Whether a site signed this state of its ledger."""
     key = roster.sites.get(site)
     try:
         signature = bytes.fromhex(head.signature)

@@ -1,18 +1,17 @@
 """Rules on a coordinator's requests: a site records them and checks new ones against the record.
 
-Whoever may ask anything can find out anything: two sums over sites that differ by one, two sets of trees that differ by
-one, a tree that sends one known person to a node of its own. So a site answers, in a study,
+Arbitrary requests could reveal anything: two sums over sites that differ by one, two sets of trees that differ by
+one, a tree that isolates one known person. So in a study a site replies only to
 
-- a sum over one set of sites, and over no other, whatever became of them;
-- sums over sites that only become fewer, beginning with those that the study has by its text or the site's roster, and
-  no fewer than the owner lets it lose;
-- in a task (a model, an evaluation), one of everything: one set of trees, one forest. A question that goes on where
-  another ended repeats what was decided before, and fits to what was asked before;
-- nothing once the study is closed (``close_study.py``): by then the key is known by which its sums are proved.
+- sums of a quantity over one set of sites, and over no other;
+- sums over sites that are only removed, starting with those in the study's text or the site's roster, and down to the
+  owner's limit on losses;
+- one of everything in a task (a model, an evaluation): one set of trees, one forest. A request that continues another
+  repeats the earlier decisions, and fits the earlier requests;
+- nothing once the study is closed (``close_study.py``), because then the key that proves its sums is public.
 
-Asked again word for word, a question is answered again: a coordinator that was restarted loses nothing. All that is
-remembered is in the site's store, so a site that was restarted forgets nothing. What each rule stops, and what it does
-not, is in docs/security.md.
+An identical request gets the same reply, so a restarted coordinator loses nothing. The record is in the site's store,
+so a restarted site forgets nothing. docs/security.md says what each rule prevents and what it does not.
 """
 
 from dataclasses import dataclass, field
@@ -35,14 +34,14 @@ class History(msgspec.Struct, frozen=True):
 
 
 class Summed(msgspec.Struct, frozen=True):
-    """Which question asked for a sum, and over which sites."""
+    """The request for a sum, and its sites."""
 
     question: str
     over: list[str]
 
 
 class Participants(msgspec.Struct, frozen=True):
-    """The sites that a study began with, and those that are left."""
+    """The sites at the start of a study, and the remaining ones."""
 
     first: list[str]
     left: list[str]
@@ -50,9 +49,9 @@ class Participants(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class StudyLimits:
-    """What a site lets a study do; None: any number, and the sites of the first sum.
+    """A site's limits on a study; None: any number, and the sites of the first sum.
 
-    ``tasks`` are models and evaluations; ``sites`` are those that the study begins with, of which ``losses`` may go.
+    ``tasks`` are models and evaluations; ``sites`` are those at the start, of which ``losses`` may be lost.
     With ``clusters`` some kinds of requests are summed over some of the sites, all these kinds over the same.
     """
 
@@ -72,12 +71,12 @@ class CheckedRequest:
     changes: dict[str, bytes] = field(default_factory=dict)
 
     def get(self, key: str) -> bytes | None:
-        """Read from the site's store, and note what was read."""
+        """Read from the site's store, and remember what was read."""
         self.seen[key] = self.store.get(key)
         return self.seen[key]
 
     def still_valid(self) -> bool:
-        """Whether the store is still as it was read: no other question was answered meanwhile."""
+        """Whether the store is unchanged: no other request was handled meanwhile."""
         return all(self.store.get(key) == value for key, value in self.seen.items())
 
 
@@ -93,7 +92,7 @@ def check_sequence(
 ) -> CheckedRequest:
     """Raise an error if a request breaks a rule; return what the site must record once it has replied.
 
-    ``draws`` names the noise that a sum is made of, if there is any: it is one statistic whatever else is asked.
+    ``draws`` names the noise in a sum, if any: it is one statistic, whatever the form of the request.
     """
     question = CheckedRequest(envelope.asked, store)
     _check_tasks(question, envelope, limits.tasks)
@@ -124,7 +123,7 @@ def _check_tasks(question: CheckedRequest, envelope: Envelope, most: int | None)
 
 
 def _check_position(question: CheckedRequest, envelope: Envelope, request: Request, position: ProtocolPosition) -> None:
-    """Raise an error if a question does not continue its course."""
+    """Raise an error if a request does not continue its sequence."""
     key = _key("course", envelope.study, envelope.task, position.name)
     data, n = question.get(key), len(position.decided)
     if data is None:
@@ -170,12 +169,12 @@ def _check_sites_of_sum(question: CheckedRequest, envelope: Envelope, draws: byt
 def _check_participants(
     question: CheckedRequest, envelope: Envelope, request: Request, over: list[str], limits: StudyLimits
 ) -> None:
-    """Raise an error if a sum has sites that the study did not have or has lost, or if it has lost too many."""
+    """Raise an error if a sum has sites that the study never had or has lost, or if it has lost too many."""
     names, first = [envelope.study], limits.sites
     if first is not None and not first.issuperset(over):
         raise RefusedError("the sum has sites that are not in the study")
-    # sums over a cluster begin with its sites, all kinds of them with the same: two kinds tell of the same rows. Where
-    # only so many sites may be lost, there is one cluster in the whole study
+    # sums over a cluster begin with its sites, the same for all kinds, because two kinds reveal the same rows. Where
+    # few sites may be lost, the whole study has one cluster
     if request.some_sites and limits.clusters:
         names += ["cluster"] if limits.losses is not None else ["cluster", envelope.task]
         first = None
@@ -194,12 +193,12 @@ def _check_participants(
 
 
 def close(store: Store, study: str, asked: str, answer: bytes) -> None:
-    """Note that a study is closed, by which request and with which answer."""
+    """Record that a study is closed, by which request and with which reply."""
     store.put(_key("closed", study), msgspec.msgpack.encode((asked, answer)))
 
 
 def closing_answer(store: Store, study: str, asked: str) -> bytes | None:
-    """Return the answer with which a study was closed; raise ``RefusedError`` if that was by another request."""
+    """Return the reply that closed a study; raise ``RefusedError`` if another request closed it."""
     data = store.get(_key("closed", study))
     if data is None:
         return None
@@ -213,7 +212,7 @@ def closing_answer(store: Store, study: str, asked: str) -> bytes | None:
 
 
 def check_open(store: Store, envelope: Envelope, kind: type[Request]) -> None:
-    """Raise ``RefusedError`` for a request in a study that is closed; the results may still come."""
+    """Raise ``RefusedError`` for a request in a closed study; the results may still come."""
     if not kind.after_close:
         closing_answer(store, envelope.study, envelope.asked)
 

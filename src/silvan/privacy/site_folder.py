@@ -27,20 +27,20 @@ APPROVALS = "approvals.json"
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One study that the owner approved, and what may leave in it.
+    """One approved study, and what may leave in it.
 
     Parameters
     ----------
     study
-        The study's name, as the coordinator's messages have it; between machines it ends with the SHA-256 of its text.
+        The study's name in the coordinator's messages; between machines it ends with the SHA-256 of its text.
     messages
-        Kinds of messages that may be answered, and no others; "*" stands for all that the policy allows.
+        The allowed kinds of messages; "*" stands for all that the policy allows.
     tasks
-        How many models and evaluations; None: as many as the policy allows.
+        Maximum number of models and evaluations; None: as many as the policy allows.
     sites
-        The sites that may be in sums with this one; None: any.
+        The sites allowed in sums with this one; None: any.
     losses
-        How many of these sites may be lost; None: as many as the policy allows.
+        Maximum number of lost sites; None: as many as the policy allows.
     at, by
         When it was approved, and who did it.
     """
@@ -55,7 +55,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Approvals:
-    """The studies that a site's owner approved: in memory, or in a file that is read anew for every question."""
+    """The studies that a site's owner approved: in memory, or in a file that is read again for every request."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
@@ -78,7 +78,7 @@ class Approvals:
         return made
 
     def withdraw(self, study: str) -> None:
-        """Withdraw the approval of a study: from now on nothing of it is answered."""
+        """Withdraw the approval of a study: from now on it gets no replies."""
         with self._changing():
             known = self._read()
             if study not in known:
@@ -99,7 +99,7 @@ class Approvals:
     def check(self, study: str, kind: type[Request], over: Iterable[str]) -> Approval:
         """Raise an error if the owner did not approve a kind of request, in sums over some sites; return the approval.
 
-        What tells nothing of rows may be asked in every study that was approved.
+        Requests that reveal nothing about rows are allowed in every approved study.
         """
         approval = self.find(study)
         if approval is None:
@@ -153,7 +153,7 @@ class SiteFolder:
         return Ledger(self.path, self.key)
 
     def note_decision(self, site: str, study: str, what: str, by: str) -> None:
-        """Write to the ledger what somebody decided."""
+        """Write somebody's decision to the ledger."""
         blank = dict.fromkeys(("task", "kind", "question", "asked", "answer"), "")
         said = {"study": clean(study), "what": clean(what), "how": f"by {clean(by)}", "by": clean(by)}
         self.ledger.write(**blank, **said, site=site, round=0, bytes=0, outcome="decided")

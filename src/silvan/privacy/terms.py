@@ -1,13 +1,13 @@
-"""Terms: what the text of a study fixes of every request, and the check of requests against it.
+"""Terms: what the text of a study fixes about every request, and the check of requests against it.
 
-The study that an owner approves is the only source of what may be asked. Each field of a request is declared fixed,
+The approved study is the only source of permitted requests. Each field of a request is declared fixed,
 agreed or derived (``federation/message.py``). Before a site touches a row, it compares
 
 - fixed fields with the value that follows from the text, under the field's name;
-- agreed fields with what the site was first asked with: the schema in a study, anything else in a task of it.
+- agreed fields with the first request: the schema in a study, anything else in a task of it.
 
-A schema must also be one that the text allows. A site without the text has no fixed values to compare. It still answers
-for one schema in a study, of the label that it was made for.
+The text must also allow the schema. A site without the text has no fixed values to compare. It still accepts only one
+schema per study, for its own label.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +35,10 @@ class DeviationError(RefusedError):
 
 @dataclass(frozen=True)
 class StudyText:
-    """What a study's text says of its requests.
+    """What a study's text says about its requests.
 
-    ``fixed`` returns the values of fixed fields, which may depend on the agreed schema. ``schema`` is the one that the
-    text gives, if it gives one; without one, ``label``, ``event``, ``task`` and ``positive`` are what a schema must
+    ``fixed`` returns the values of fixed fields, which may depend on the agreed schema. ``schema`` is the one in
+    the text, if any; without one, ``label``, ``event``, ``task`` and ``positive`` are what a schema must
     have. Without ``clusters`` all sums of the study are over the same sites.
     """
 
@@ -46,14 +46,14 @@ class StudyText:
     fixed: Callable[[Schema | None], Fixed]
     task: str | None = None
     schema: Schema | None = None
-    excluded: frozenset[str] = frozenset()  # columns that are not in the study
+    excluded: frozenset[str] = frozenset()  # columns outside the study
     clusters: bool = False  # whether some sums are over clusters of sites
     positive: Class | None = None
     event: str | None = None
     _known: dict[str, Fixed] = field(default_factory=dict, compare=False, repr=False)
 
     def fixed_by(self, schema: Schema | None) -> Fixed:
-        """Return the values of fixed fields, worked out once for a schema."""
+        """Return the values of fixed fields, computed once per schema."""
         key = "" if schema is None else schema.hash
         if key not in self._known:
             self._known[key] = self.fixed(schema)
@@ -77,12 +77,12 @@ def _text(name: Class | None) -> str | None:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a site knows of a study before the first request.
+    """What a site knows about a study before the first request.
 
     Parameters
     ----------
     study
-        The study that the site answers, and no other; None for any.
+        The only study that the site serves; None for any.
     sites
         The sites that it begins with.
     losses
@@ -92,16 +92,16 @@ class Terms:
     models
         The maximum number of external models that it evaluates at the site.
     epsilon
-        The most that the study may cost of the site's privacy budget; None for as much as is left.
+        Maximum cost of the study in the site's privacy budget; None for as much as is left.
     tolerate
-        How many other sites may collude with the coordinator: the noise on a sum is enough without their shares, also
-        where sites are lost. Between machines it is one, since every site knows its own share.
+        How many other sites may collude with the coordinator: the noise on a sum suffices without their shares, even if
+        sites are lost. Between machines it is one, because every site knows its own share.
     approved
         The study that the owner approved, if this is one of its splits.
     left_out
         The approved sites that are not in this split.
     text
-        What the study's text fixes; None where the site does not have it.
+        What the study's text fixes; None if the site does not have it.
     """
 
     study: str | None = None
@@ -128,7 +128,7 @@ class Terms:
         self._check_fields(site, request.kind(), request, fixed, noisy=noisy)
 
     def _check_fields(self, site: Site, kind: str, part: msgspec.Struct, fixed: Fixed | None, *, noisy: bool) -> None:
-        """Check the fields of a request, or of a struct in it whose fields are bound each for itself."""
+        """Check the fields of a request, or of a struct in it whose fields are declared separately."""
         for name, bound in bounds_of(type(part)).items():
             value = getattr(part, name)
             if isinstance(value, Request):  # a level of trees in a request for noisy counts of it
@@ -153,7 +153,7 @@ def columns_of(site: Site, request: Request) -> Sequence[str]:
 
 
 def _is_of(site: Site, schema: Schema) -> bool:
-    """Whether a schema is one that a site may answer for without the study's text."""
+    """Whether a site may accept a schema without the study's text."""
     return schema.label.columns == tuple(filter(None, (site.label, site.event))) and site.schema in (None, schema)
 
 
@@ -163,7 +163,7 @@ def _read_schema(site: Site, request: Request) -> Schema:
 
 
 def _check_agreed(site: Site, name: str, value: Any) -> None:
-    """Raise ``DeviationError`` if a site was asked with another value before, in the study or in this task of it."""
+    """Raise ``DeviationError`` if an earlier request had another value, in the study or in this task of it."""
     scope = [site.study, name] if name == "schema" else [site.study, site.task, name]
     key, now = f"agreed {digest(msgspec.json.encode(scope))}", digest(wire.encode(value)).encode()
     before = site.store.get(key)

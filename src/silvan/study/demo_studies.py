@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from silvan.datasets import from_sklearn, heart_disease, income
 from silvan.errors import InputError
+from silvan.study.demo_hospitals import STUDY, write_hospitals
 from silvan.util.files import write_whole
 from silvan.util.readable import format_count
 
@@ -32,7 +33,7 @@ output = "."
 
 [learner]
 {learner}
-{evaluation}"""
+{evaluation}{more}"""
 )
 
 _IMPORTANCE = """
@@ -45,13 +46,14 @@ importance = true
 class Demo:
     """A demo: its tables by site, its introduction, and its study file."""
 
-    tables: Mapping[str, Any]
+    tables: "Mapping[str, pl.DataFrame] | Callable[[Path], dict[str, str]]"  # or what writes them and says where
     introduction: str
     name: str
     study: str
     learner: str
     section: str = "sites"
     evaluation: str = _IMPORTANCE
+    more: str = ""
 
 
 # -- the studies
@@ -142,12 +144,30 @@ def columns(n: int | None, repeats: int | None) -> Demo:
     )
 
 
+def _hospitals(kind: str, n: int | None, repeats: int | None) -> Demo:
+    """Return the study of hospitals with their own kind of data; the patients are the same for each kind."""
+    names = CLINICS[: n or 3]
+    what = "OMOP databases" if kind == "omop" else "folders of FHIR files"
+    return Demo(
+        lambda folder: write_hospitals(folder, names, kind),
+        f"Stroke after atrial fibrillation at {len(names)} hospitals with {what} of made-up patients. A cohort query "
+        "and covariates, which are part of the study, make the same columns at each hospital. For honest intervals, "
+        f"{_evaluated(repeats or 3)}.",
+        f"Stroke after atrial fibrillation at {len(names)} hospitals",
+        f'label = "stroke_in_two_years"\ntest = 0.2\nrepeats = {repeats or 3}',
+        'kind = "HistogramForest"\nn_estimators = 50\nmax_depth = 8\nmin_samples_leaf = 5',
+        more=STUDY,
+    )
+
+
 DEMOS: dict[str, Callable[[int | None, int | None], Demo]] = {
     "income": incomes,
     "heart": heart,
     "breast-cancer": breast_cancer,
     "diabetes": diabetes,
     "columns": columns,
+    "omop": lambda n, repeats: _hospitals("omop", n, repeats),
+    "fhir": lambda n, repeats: _hospitals("fhir", n, repeats),
 }
 """The studies by name."""
 
@@ -174,14 +194,8 @@ def write_demo(folder: Path, demo: Demo) -> Path:
             f"{str(file)!r} was not made by a demo and would be overwritten; choose another folder with --output"
         )
     (folder / "sites").mkdir(parents=True, exist_ok=True)
-    lines = []
-    for name, frame in demo.tables.items():
-        path = f"sites/{name.lower()}.csv"
-        write_whole(folder / path, frame.write_csv().encode())
-        lines.append(f'{name} = "{path}"')
-    for stale in (folder / "sites").glob("*.csv"):
-        if stale.stem not in {name.lower() for name in demo.tables}:
-            stale.unlink()
+    places = demo.tables(folder) if callable(demo.tables) else _write_frames(folder, demo.tables)
+    lines = [f'{name} = "{place}"' for name, place in places.items()]
     text = _FILE.format(
         name=demo.name,
         study=demo.study,
@@ -189,9 +203,21 @@ def write_demo(folder: Path, demo: Demo) -> Path:
         tables="\n".join(lines),
         learner=demo.learner,
         evaluation=demo.evaluation,
+        more=demo.more,
     )
     write_whole(file, text.encode())
     return file
+
+
+def _write_frames(folder: Path, frames: "Mapping[str, pl.DataFrame]") -> dict[str, str]:
+    """Write tables as CSV files, remove those of an earlier demo, and return where they are."""
+    places = {name: f"sites/{name.lower()}.csv" for name in frames}
+    for name, frame in frames.items():
+        write_whole(folder / places[name], frame.write_csv().encode())
+    for stale in (folder / "sites").glob("*.csv"):
+        if f"sites/{stale.name}" not in places.values():
+            stale.unlink()
+    return places
 
 
 def split_unevenly(y: np.ndarray, n: int, seed: int = 0) -> list[np.ndarray]:

@@ -14,6 +14,7 @@ import msgspec
 
 from silvan.data.column_types import check_apart, check_kinds
 from silvan.data.date_split import NEEDS_DATE
+from silvan.data.hospital.cohort_rows import hospital_rows, is_hospital
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import KNOWN_SUFFIXES, WANTED, Table
@@ -25,6 +26,14 @@ from silvan.federation.members import OVERALL
 from silvan.learners.parameters import Parameters
 from silvan.learners.registry import LEARNERS, learners_for
 from silvan.privacy.gate import Policy
+from silvan.study.cohort_sections import (
+    check_cohort,
+    contradictions_of_cohort,
+    read_cohort,
+    read_concepts,
+    read_covariates,
+    with_cohort,
+)
 from silvan.study.sections import EvaluationSettings, Predict
 from silvan.study.study import Sources, Study
 from silvan.study.toml_lines import BEFORE, Key, Problems, convert_entries, key_lines, parse_toml
@@ -32,7 +41,20 @@ from silvan.util.declared import extras, typed_keys
 
 _NO_NOISE = "describe is for learners without epsilon: no noise protects the numbers of Table 1"
 
-SECTIONS = ("sites", "parties", "reading", "kinds", "schema", "learner", "evaluation", "policy", "predict")
+SECTIONS = (
+    "sites",
+    "parties",
+    "reading",
+    "kinds",
+    "schema",
+    "cohort",
+    "concepts",
+    "covariates",
+    "learner",
+    "evaluation",
+    "policy",
+    "predict",
+)
 """Keys that are tables."""
 
 
@@ -94,16 +116,24 @@ def _study(data: dict[str, Any], text: str, path: Path, *, machines: bool, check
         "policy": lambda values: Policy(**check_policy(values, problems)),
         "reading": lambda values: check_reading(path, values, ("reading",), problems).options,
         "kinds": lambda values: _check_kinds(values, columns, problems),
+        "cohort": lambda values: read_cohort(values, problems),
+        "concepts": lambda values: read_concepts(values, problems),
+        "covariates": lambda values: read_covariates(values, problems),
         "schema": lambda values: _check_schema(values, found, problems),
         "predict": lambda values: _check_predict(values, problems),
     }
     found |= {
         name: section(data.get(name, {})) for name, section in sections.items() if name in data or name == "learner"
     }
-    study = Study(**found, path=path, text=text, lines=problems.lines)
-    for key, others, why in _contradictions(study, machines):
+    study = with_cohort(Study(**found, path=path, text=text, lines=problems.lines))
+    for key, others, why in [*contradictions_of_cohort(study), *_contradictions(study, machines)]:
         if not problems.wrong & {key, *others}:
             problems.add(key, why)
+    if check and study.cohort is not None and not problems.found:
+        try:
+            check_cohort(study)
+        except InputError as error:
+            problems.add(("cohort", "query"), str(error))
     if check and not any(key[0] == "learner" for key in problems.wrong):
         try:
             check_parameters(study)
@@ -377,6 +407,12 @@ def _table(
 ) -> Sources:
     who = f"{'party' if key[0] == 'parties' else 'site'} {name!r}: " if name else ""
     place: Any = given.get("table")
+    if is_hospital(place) and given.keys() == {"table"}:
+        try:
+            return {name: hospital_rows(place).beside(folder)}
+        except InputError as error:
+            problems.add(key, f"{who}{error}")
+            return {}
     is_database = "query" in given or (isinstance(place, str) and "://" in place)
     in_partitions = "cluster" in given and key[0] == "sites"
     known = ["table", "query"] if is_database else ["table", "cluster"] if in_partitions else ["table", *READING]

@@ -14,7 +14,7 @@ Text = Annotated[str, Meta(pattern=NOT_EMPTY)]
 
 def _each_once(names: tuple[str, ...]) -> None:
     if len(set(names)) < len(names):
-        raise InputError("a name stands twice")
+        raise InputError("a name occurs twice")
 
 
 Columns = Annotated[tuple[Text, ...], Meta(extra={"expected": "a list of columns, each once", "check": _each_once})]

@@ -141,7 +141,7 @@ def announce_study(
     """Announce all requests of the study: raise an error if a site would refuse, before anything is spent."""
     unknown = [name for name in study.evaluation.dependence if name not in federation.schema.names]
     if unknown:
-        raise InputError.about("dependence", f"names {unknown[0]!r}, which is no column to learn from")
+        raise InputError.about("dependence", f"names {unknown[0]!r}, which is not a feature")
     if study.evaluation.by:
         places_of(federation.schema, study.evaluation.by)
     with learner.held_to_text(federation):

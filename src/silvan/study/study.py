@@ -19,6 +19,8 @@ from silvan.data.column_types import Kinds
 from silvan.data.date_split import EXPECTED, DateSplit
 from silvan.data.groups import NO_GROUPS
 from silvan.data.holdout import LeftOut, Split
+from silvan.data.hospital.cohort import INDEX_DATE, Cohort, CohortPlan, Concepts, Covariate
+from silvan.data.hospital.cohort_rows import CohortRows
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table
@@ -34,7 +36,7 @@ from silvan.study.toml_lines import Key
 from silvan.tree.fit import Settings
 from silvan.util.declared import NOT_A_KEY, about, extras, typed_keys
 
-Sources = dict[str, Path | Query | Table | Partitions]  # tables by site or party
+Sources = dict[str, Path | Query | Table | Partitions | CohortRows]  # tables by site or party
 
 # why a key cannot be set in some studies: in one process, between machines, over rows, over columns
 _REMOTE = "{key} is for studies between machines; leave it out here"
@@ -145,6 +147,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         kinds of columns, if their cells do not show them
     schema
         what the columns mean, declared without looking at the tables
+    cohort
+        the persons that the rows are, where sites have OMOP databases or FHIR files, see [OMOP and
+        FHIR](hospital_data.md)
+    concepts
+        what names of concepts stand for: concept ids and FHIR codes
+    covariates
+        the columns of such tables
     learner
         the learner and its parameters
     evaluation
@@ -157,8 +166,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[Text, about(default="the file's name", decides=False)] = "study"
     label: Text = "label"
-    time: Annotated[Text | None, about(default="there is no time")] = None
-    event: Annotated[Text | None, about(default="there is no event")] = None
+    time: Annotated[Text | None, about(default="there is no time", columns=_FOR_ROWS)] = None
+    event: Annotated[Text | None, about(default="there is no event", columns=_FOR_ROWS)] = None
     test: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     repeats: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | None, about(default="test rows once", columns=_FOR_ROWS)
@@ -247,6 +256,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=dict)
     kinds: Kinds = msgspec.field(default_factory=dict)
     schema: Schema | None = None
+    cohort: Annotated[Cohort | None, about(columns=_FOR_ROWS)] = None
+    concepts: Annotated[dict[str, Concepts], about(columns=_FOR_ROWS)] = msgspec.field(default_factory=dict)
+    covariates: Annotated[dict[str, Covariate], about(columns=_FOR_ROWS)] = msgspec.field(default_factory=dict)
     learner: Parameters = HistogramForestParameters()
     evaluation: EvaluationSettings = EvaluationSettings()
     policy: Annotated[
@@ -302,6 +314,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def date_split(self) -> DateSplit | None:
         """The split by date, if the study has one."""
         return self.split if isinstance(self.split, DateSplit) else None
+
+    @property
+    def cohort_plan(self) -> CohortPlan | None:
+        """How sites make their tables of OMOP databases or FHIR files, if the study says so."""
+        if self.cohort is None:
+            return None
+        by = None if self.date_split is None else self.date_split.by
+        return CohortPlan(self.cohort.query, self.concepts, self.covariates, with_date=by == INDEX_DATE)
 
     @property
     def label_columns(self) -> tuple[str, ...]:

@@ -245,6 +245,8 @@ def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
         return None
     if schema.n_classes > 2:
         raise InputError.about("monotonic_cst", "is for a number or two classes: more classes have no order")
+    if schema.label.event is not None:
+        raise InputError.about("monotonic_cst", "is not for survival: curves of leaves need not keep an order")
     names = list(schema.names)
     if isinstance(given, dict):
         unknown = [name for name in given if name not in names]

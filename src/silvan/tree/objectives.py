@@ -79,7 +79,7 @@ class Measure(msgspec.Struct, frozen=True):
 
     def leaf_curves(self, counts: np.ndarray) -> np.ndarray:
         """Return cumulative hazards of leaves at ``times``, from their rows by code."""
-        return hazards(np.pad(counts, ((0, 0), (0, 1))).reshape(len(counts), -1, 2))
+        return hazards(counts)
 
     @property
     def n_codes(self) -> int:
@@ -107,7 +107,7 @@ class Measure(msgspec.Struct, frozen=True):
     def _fits_times(self, needed: bool) -> bool:
         """Whether time bins and scores are possible: sums of scores are exact."""
         times, most = np.array(self.times), (1 << _SUM_BITS) // max(self.mass, 1)
-        if not needed or not 1 <= len(times) <= MOST_TIMES or len(self.scores) != self.n_codes:
+        if not needed or not 2 <= len(times) <= MOST_TIMES or len(self.scores) != self.n_codes:
             return not needed and not len(times) and not self.scores
         rise = np.isfinite(times).all() and times[0] >= 0 and (np.diff(times) > 0).all()
         return bool(rise) and all(-most <= score <= most for score in self.scores)

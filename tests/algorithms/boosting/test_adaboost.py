@@ -396,7 +396,7 @@ def test_stumps_are_checked_as_forests_are():
     *_, ready = rows_of(fed, "large")
     stumps = boost(ready, Boosting(20))
     check_stumps(stumps, fed.schema, 20)
-    with pytest.raises(FormatError, match="more stumps than asked for"):
+    with pytest.raises(FormatError, match="more stumps than requested"):
         check_stumps(stumps, fed.schema, 19)
     category = np.flatnonzero(stumps.words[:, 0] > 0)[:1]
     assert len(category)

@@ -328,5 +328,5 @@ def test_groups_of_one_number_are_left_out():
     [RowSamples((3, 3), ("a",)), RowSamples((3,), ("a", "b")), RowSamples((3, 3)), RowSamples((-3, 9), ("a", "b"))],
 )
 def test_samples_that_do_not_match_their_sites_are_refused(draws):
-    with pytest.raises(sv.FormatError, match="what the trees drew does not match their sites"):
+    with pytest.raises(sv.FormatError, match="the trees' samples do not match their sites"):
         unseen_rows(None, None, None, draws)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from helpers.limits import in_groups_of
 from helpers.studies import table
 from scipy.optimize import minimize
 from sklearn.metrics import log_loss, roc_auc_score
@@ -365,3 +366,37 @@ def test_rows_in_all_samples_are_left_out(both):
     drawn_all = RowSamples((len(plain.forest_),), bootstrap=False)
     found = score_unseen(site, fed.schema, plain.forest_.plain(), drawn_all)
     assert np.isnan(found.scores).all()
+
+
+# -- in evaluations
+def test_evaluations_show_coverage_and_set_size_at_each_site(both):
+    fed, _, model = both
+    frame = model.evaluate(fed)
+    for site in fed.active:
+        part = fed.site(site).part(fed.schema, test=True)
+        sets = model.forests_[site].predict_set(part.X)
+        row = frame.filter(site=site, model="federated").row(0, named=True)
+        assert row["coverage"] == pytest.approx(sets[np.arange(len(part)), part.y].mean(), abs=6e-4)
+        assert row["set_size"] == pytest.approx(sets.sum(axis=1).mean(), abs=6e-4)
+        assert np.isnan(frame.filter(site=site, model="local")["coverage"].item())  # it has no sets
+
+
+def test_evaluations_show_coverage_and_width_of_intervals_of_numbers():
+    fed = sv.federate_rows(numbers(), site="site", test=0.4)
+    model = sv.HistogramForest(**SMALL, intervals=True).fit(fed)
+    row = model.evaluate(fed).filter(site="0", model="federated").row(0, named=True)
+    part = fed.site("0").part(fed.schema, test=True)
+    low, high = model.forests_["0"].predict_interval(part.X).T
+    assert row["coverage"] == pytest.approx(((low <= part.y) & (part.y <= high)).mean(), abs=6e-4)
+    assert row["width"] == pytest.approx((high - low).mean(), rel=1e-2)
+
+
+def test_where_rows_are_grouped_no_coverage_of_numbers_leaves():
+    """Whoever chooses the intervals would learn how many rows' numbers lie in each."""
+    shown = {}
+    for groups in (1, 5):
+        fed = sv.federate_rows(numbers(), site="site", test=0.4, policy=in_groups_of(groups))
+        model = sv.HistogramForest(**SMALL, intervals=True).fit(fed)
+        shown[groups] = model.evaluate(fed).filter(site="0", model="federated")["coverage"].item()
+    assert shown[1] > 0.7
+    assert np.isnan(shown[5])

@@ -298,7 +298,7 @@ def test_the_shared_forest_and_its_halves_count_as_evaluated_models():
         ({"choice": -2}, "chose what it was not offered"),
         ({"rows": -1}, "chose what it was not offered"),
         ({"metric": np.inf}, "impossible"),
-        ({"metrics": np.zeros(3)}, "not those asked for"),
+        ({"metrics": np.zeros(3)}, "not the ones requested"),
         ({"metrics": np.full(len(MIXES), -1.0)}, "impossible"),
     ],
 )

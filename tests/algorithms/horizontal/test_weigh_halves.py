@@ -161,7 +161,7 @@ def test_halves_count_as_evaluated_models():
 @pytest.mark.parametrize(
     ("lie", "match"),
     [
-        ([1, 100, 0], "not those asked for"),
+        ([1, 100, 0], "not the ones requested"),
         ([2, 100], "impossible"),
         ([0, 1], "impossible"),
         ([1, 201], "impossible"),

@@ -463,7 +463,7 @@ def test_a_site_with_nonsense_replies_is_named():
             return answer(data, verb)
 
     member.receive = lies
-    with pytest.raises(FederationError, match=r"site 'site 1'.*not those asked for"):
+    with pytest.raises(FederationError, match=r"site 'site 1'.*not the ones requested"):
         sv.HistogramForest(epsilon=1.0).fit(fed)
 
 

@@ -85,13 +85,13 @@ def test_a_party_accepts_its_numbers_and_no_names():
         return msgspec.structs.replace(request, ground=ground)
 
     fed = asking(federate(split(wide(), 2)), FindValues, guessed)
-    with pytest.raises(sv.RefusedError, match="goes by numbers, not by names"):
+    with pytest.raises(sv.RefusedError, match="columns go by number here, not by name"):
         sv.VerticalForest(**SMALL).fit(fed)
     for label in (sv.Label("label", ("no", "yes")), sv.Label("label", (0, 1))):
         fed = asking(
             federate(split(wide(), 2)), EncodeLabels, lambda _, r, given=label: msgspec.structs.replace(r, label=given)
         )
-        with pytest.raises(sv.RefusedError, match="goes by numbers, not by names"):
+        with pytest.raises(sv.RefusedError, match="columns go by number here, not by name"):
             sv.VerticalForest(**SMALL).fit(fed)
 
     def of_another_kind(fed, request):

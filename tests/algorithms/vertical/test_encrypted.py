@@ -346,7 +346,12 @@ LIES = {
     "no ciphertext": ("party 1", EncryptedSums, {"sums": _zero}, "a ciphertext is out of range"),
     "short ones": ("party 1", EncryptedSums, {"sums": lambda s: _cut(s, 1, 0)}, "rows of 64 bytes"),
     "fewer bits": ("party 1", LeftBits, {"bits": lambda bits: bits[1:]}, "a partition with the wrong number of bits"),
-    "leaf values": ("party 1", LeafValues, {"value": lambda value: np.ones((2, 2))}, "it speaks of leaf values"),
+    "leaf values": (
+        "party 1",
+        LeafValues,
+        {"value": lambda value: np.ones((2, 2))},
+        "it sent leaf values without being asked",
+    ),
     "fewer labels": _labels({"numbers": lambda numbers: _cut(numbers, 0, 1)}, "ciphertexts were agreed on"),
     "other lanes": _labels({"lanes": lambda lanes: _fields(lanes, 3)}, "not encrypted as agreed"),
     "a key that is none": _labels({"public": lambda key: bytes(len(key))}, "not the product"),

@@ -476,7 +476,7 @@ def test_one_class():
         sv.VerticalLinear().fit(federate(split(frame, 2)))
     label = sv.Label("label", ("no", "yes"))
     schema = sv.Schema(federate(split(frame, 2)).schema.features, label)
-    with pytest.raises(sv.RefusedError, match="'party 0' refused Explain: all rows to learn from are of one class"):
+    with pytest.raises(sv.RefusedError, match="'party 0' refused Explain: all training rows are of one class"):
         sv.VerticalLinear().fit(federate(split(frame, 2), schema=schema))
 
 
@@ -523,7 +523,7 @@ def test_inconsistent_sums(which):
         return products
 
     fed = federate(split(wide(), 2), lying("party 1", Offer, products=lie))
-    with pytest.raises(sv.FederationError, match="does not fit together, so some party answers nonsense"):
+    with pytest.raises(sv.FederationError, match="does not fit together, so some party is wrong"):
         sv.VerticalLinear().fit(fed)
 
 

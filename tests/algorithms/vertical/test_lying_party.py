@@ -22,7 +22,7 @@ def test_a_forged_partition(task):
     """The label holder counts the rows of every open node, so a partition covers the rows of the sent statistics."""
     fed = federate(split(wide(task, n=240), 3), lying("party 1", Sides, bits=mirrored))
     with pytest.raises(
-        sv.FederationError, match=r"'party 0' counts other rows at a node than party 'party 1' has told"
+        sv.FederationError, match=r"'party 0' counts other rows at a node than party 'party 1' reported"
     ):
         sv.VerticalForest(4, max_depth=4).fit(fed)
 
@@ -32,7 +32,7 @@ def test_a_forged_partition_of_encrypted_labels(monkeypatch):
     monkeypatch.setattr(encrypted_labels, "TESTING", True)
     fed = federate(split(wide(n=120), 3))
     answering(fed.party("party 2"), LeftBits, bits=mirrored)
-    with pytest.raises(sv.RefusedError, match="party 'party 2' splits a node otherwise than its sums told"):
+    with pytest.raises(sv.RefusedError, match="party 'party 2' splits a node differently from its sums"):
         sv.VerticalForest(4, max_depth=3, labels="encrypted", key_bits=256).fit(fed)
 
 
@@ -49,5 +49,5 @@ def test_a_label_holder_without_columns_counts_too():
     tables = {"labels": frame.select("person", "label"), **tables}
     model = sv.VerticalForest(4, max_depth=4).fit(federate(tables))
     assert model.forest_ == sv.PooledForest(4, max_depth=4).fit(federate(tables)).forest_
-    with pytest.raises(sv.FederationError, match="'labels' counts other rows at a node than party 'party 1' has told"):
+    with pytest.raises(sv.FederationError, match="'labels' counts other rows at a node than party 'party 1' reported"):
         sv.VerticalForest(4, max_depth=4).fit(federate(tables, lying("party 1", Sides, bits=mirrored)))

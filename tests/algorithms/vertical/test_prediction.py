@@ -362,5 +362,5 @@ def test_evaluate(task):
 def test_malformed_metrics_are_refused():
     fed = federate(split(wide(), 2), lying("party 0", ScoreMetrics, metrics=lambda f: f[1:]), test=0.3)
     model = sv.VerticalForest(**SMALL).fit(fed)
-    with pytest.raises(sv.SiteError, match="its metrics are not those asked for"):
+    with pytest.raises(sv.SiteError, match="its metrics are not the ones requested"):
         model.evaluate(fed)

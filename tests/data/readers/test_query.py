@@ -43,12 +43,12 @@ def test_sqlite_values_and_types(clinic):
     assert frame.schema == pl.Schema(
         {"age": pl.Int64, "dose": pl.Float64, "sex": pl.String, "label": pl.Int64, "empty": pl.Float64}
     )
-    # in the order of the columns, missing values first
+    # in the order of the columns, missing values last
     assert frame.rows() == [
-        (None, -0.25, 'é,"\n', 0, None),
         (41, 2.0, "m", 0, None),
         (63, 1.5, "f", 1, None),
         (2**60, None, None, 1, None),
+        (None, -0.25, 'é,"\n', 0, None),
     ]
 
 
@@ -383,7 +383,8 @@ def test_a_server_without_encryption():
 def test_a_federation_of_databases(allowed, tmp_path, caplog, monkeypatch):
     """PostgreSQL, SQLite and a file as three sites; the same forest as from data frames, in memory and in batches."""
     tables = studies.parts(studies.table(n=150), 3)
-    frames = {site: frame.sort(frame.columns) for site, frame in tables.items()}
+    # all databases put missing values last
+    frames = {site: frame.sort(frame.columns, nulls_last=True) for site, frame in tables.items()}
     (first, one), (second, two), (third, three) = frames.items()
     allowed.run("CREATE TABLE patients (age float8, dose int, sex text, ward text, noise float8, label text)")
     values = ", ".join(
@@ -397,8 +398,6 @@ def test_a_federation_of_databases(allowed, tmp_path, caplog, monkeypatch):
         shuffled = two.sample(fraction=1.0, shuffle=True, seed=1).rows()
         database.executemany("INSERT INTO patients VALUES (?, ?, ?, ?, ?, ?)", shuffled)
     database.close()
-    # PostgreSQL puts missing values last
-    frames[first] = one.sort(one.columns, nulls_last=True)
     sources = {
         first: sv.Query(allowed.url(), "select * from patients where label is not null -- all of them"),
         second: f"sqlite:///{path}?table=patients",

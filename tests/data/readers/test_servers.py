@@ -55,12 +55,12 @@ def test_values_and_types(allowed):
         whole, whole, whole, number, number, pl.Boolean, whole, text, text, text, text, pl.Date, pl.Datetime("us"),
         whole, whole,
     ]  # fmt: skip
-    # in the order of the columns, missing values first
+    # in the order of the columns, missing values last
     assert frame.rows() == [
-        (*[None] * 14, 0),
         (0, -1, 0, -0.25, 0.001, False, 0, "", "c", "fine", "line\nend", None, None, 2, 0),
         (1, 9007199254740993, 7, 0.5, float(Decimal("12.500")), True, 257, 'f,"x', "ab", "sad", "é😀",
          date(1970, 1, 2), datetime(2020, 1, 1), 1, 1),
+        (*[None] * 14, 0),
     ]  # fmt: skip
     assert frame.columns[13] == "odd `name"
 
@@ -157,8 +157,9 @@ def test_rows_of_mariadb_give_the_forest_of_the_same_rows_in_memory(allowed):
             "select age, sex from visits",
             (
                 "SELECT * FROM (\nselect age, sex from visits\n) AS silvan_rows WHERE 1 = 0",
-                "SELECT * FROM (\nselect age, sex from visits\n) AS silvan_rows ORDER BY [age], "
-                "[sex] COLLATE Latin1_General_100_BIN2",
+                "SELECT * FROM (\nselect age, sex from visits\n) AS silvan_rows ORDER BY "
+                "CASE WHEN [age] IS NULL THEN 1 ELSE 0 END, [age], "
+                "CASE WHEN [sex] IS NULL THEN 1 ELSE 0 END, [sex] COLLATE Latin1_General_100_BIN2",
             ),
         ),
         (
@@ -166,7 +167,8 @@ def test_rows_of_mariadb_give_the_forest_of_the_same_rows_in_memory(allowed):
             "",
             (
                 "SELECT * FROM [dbo].[vis]]its] WHERE 1 = 0",
-                "SELECT * FROM [dbo].[vis]]its] ORDER BY [age], [sex] COLLATE Latin1_General_100_BIN2",
+                "SELECT * FROM [dbo].[vis]]its] ORDER BY CASE WHEN [age] IS NULL THEN 1 ELSE 0 END, [age], "
+                "CASE WHEN [sex] IS NULL THEN 1 ELSE 0 END, [sex] COLLATE Latin1_General_100_BIN2",
             ),
         ),
         (

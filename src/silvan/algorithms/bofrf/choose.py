@@ -317,7 +317,7 @@ def choose_all(
     offered = len(taus), len(STRATEGIES)
 
     def check(site: str, reply: Chosen) -> None:
-        reject(not 0 <= reply.tau < len(taus) or not 0 <= reply.rows < MAX_ROWS, "it chose what it was not offered")
+        reject(not 0 <= reply.tau < len(taus) or not 0 <= reply.rows < MAX_ROWS, "its choice was not on offer")
         check_metrics(reply.metrics, offered)
 
     chosen: dict[str, Chosen] = federation.ask(requests, check=check)

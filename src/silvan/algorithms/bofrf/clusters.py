@@ -161,7 +161,7 @@ def characterise(federation: Federation, schema: Schema) -> dict[str, np.ndarray
     def check(site: str, reply: Characteristics) -> None:
         vector = reply.vector
         if vector.shape != (sizes.sum(),) or vector.dtype != np.float64:
-            raise FormatError("its vector is of another size than asked for")
+            raise FormatError("its vector is of another size than requested")
         absent = np.add.reduceat(np.isnan(vector), starts, dtype=np.int64)
         if ((vector < 0.0) | (vector > 1.0)).any() or not ((absent == 0) | (absent == sizes)).all():
             raise FormatError("its values are not between 0 and 1")

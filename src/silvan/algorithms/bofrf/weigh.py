@@ -3,7 +3,7 @@
 A tree's confusion matrices are summed over all sites (``total``), so nobody sees its performance at a single site. Its
 weight is the Matthews correlation of the sum if that is above tau, and 0 if not. This takes two rounds; in a
 third each site chooses what to use (``choose.py``). For more than two classes R_K replaces the correlation, for numbers
-the skill 1 - MSE / variance: both are ours, not the publication's.
+the skill 1 - MSE / variance, for times Somers' D, twice the C-index less one: these are ours, not the publication's.
 """
 
 import math
@@ -30,11 +30,13 @@ from silvan.federation.message import Agreed, Ask, Blob, Derived, Fixed, SummedR
 from silvan.federation.outgoing import Check
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey, digest
+from silvan.forest.curves import risks
 from silvan.forest.forest import Forest, join_forests
 from silvan.forest.noted_leaves import Noted, bytes_noted, make_noted
-from silvan.forest.predict import abstaining
+from silvan.forest.predict import abstaining, leaves_of
 from silvan.forest.score import ERROR_CAP, score_numbers, score_trees
 from silvan.metrics import MCC, OfConfusion, of_confusion
+from silvan.survival_metrics import comparable_pairs
 from silvan.tree.fit import Settings
 from silvan.util.user_warnings import warn_user
 
@@ -105,8 +107,8 @@ def bring_trees(site: Site, request: BringTrees) -> LocalTrees:
     if site.forest is not None:
         if request.oob:
             raise RefusedError(
-                "the site brings a forest, and nobody knows which rows its trees saw: set validation=0.2, so that the "
-                "site chooses on rows that were split off"
+                "the site has a pretrained forest, and it is unknown which rows its trees saw: set validation=0.2 to "
+                "choose on held-out rows"
             )
         forest = site_forest(site, schema, part, request.min_leaf)
     else:
@@ -147,14 +149,25 @@ def score_all(site: Site, request: ScoreTrees) -> TreeScores:
         if len(forest) * schema.n_classes**2 > MAX_CELLS:
             raise FormatError("the matrices of so many trees and classes do not fit a message")
         counts = score_trees(forest, part.X, part.y, absent, site.n_jobs, noted)
+    elif forest.times is not None:
+        noted = None
+        counts = np.where(silent[:, None], 0, _pairs_by_tree(forest, part.X, part.y, site.n_jobs))
     else:
-        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed point is not one")
+        reject(not (0.0 < request.scale < np.inf and np.isfinite(request.offset)), "the fixed-point scale is invalid")
         scored = score_numbers(forest, part.X, part.y, request.scale, absent, site.n_jobs, noted)
         label = _label_sums(part.y, request.offset, request.scale)
         counts = np.stack([scored[:, 1], *np.where(silent, 0, label[:, None])], axis=1)
     if noted is not None:
         site.cache[_key(schema, request.forests, part.X[noted.rows])] = noted.leaves
     return TreeScores(rows=rows.astype(np.int64), counts=counts.astype(np.int64))
+
+
+def _pairs_by_tree(forest: Forest, X: np.ndarray, y: np.ndarray, n_jobs: int | None) -> np.ndarray:
+    """Count twice the pairs that each tree ranks right, equal risks once, and all comparable ones: (trees, 3)."""
+    risk, leaf = risks(forest.value), forest.leaf
+    nodes = leaves_of(forest, X, n_jobs) + forest.offsets[:-1]
+    pairs = [comparable_pairs(y, risk[leaf[nodes[:, tree]]]) for tree in range(len(forest))]
+    return np.array([(2 * right + equal, 0, every) for right, equal, every in pairs], np.int64)
 
 
 def _label_sums(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
@@ -290,7 +303,7 @@ def _check_own(reply: LocalTrees, request: BringTrees, schema: Schema) -> Forest
     asked = reply.settings.n_estimators if request.tune is not None else request.settings.n_estimators
     most = len(forest) if request.max_trees is None else request.max_trees
     if len(forest) > most or (not reply.pretrained and len(forest) != min(asked, most)):
-        raise FormatError("its trees are not as many as asked for")
+        raise FormatError("its trees are not as many as requested")
     reject(not 1 <= reply.rows < MAX_ROWS, "it has no training rows")
     if reply.absent.shape != (len(schema.features),) or reply.absent.dtype != np.bool_:
         raise FormatError("the columns that it lacks are not those of the schema")
@@ -321,6 +334,9 @@ def _alphas(
     expected = {site: (silent[site], reply.rows) for site, reply in members.items()}
     total: TreeScores = federation.total(dict.fromkeys(members, request), check=check_scores(schema, expected))
     check_total(total, schema, expected, federation.lost)
+    if schema.label.event is not None:  # Somers' D: 0 for risks by chance, as the other metrics
+        worth, _, pairs = total.counts.T
+        return np.where(pairs > 0, worth / np.maximum(pairs, 1) - 1.0, 0.0)
     if not k:
         return _skill(total)
     worth = [of_confusion(weigh_by, matrix, schema.label.positive_code) for matrix in total.counts]
@@ -358,7 +374,7 @@ def check_total(
                 found = found or error
             else:
                 return
-    raise FederationError(f"the sum over the sites cannot be: {found}; one of them answered nonsense")
+    raise FederationError(f"the sum over the sites cannot be: {found}; one of them is wrong")
 
 
 def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: np.ndarray) -> None:
@@ -368,7 +384,7 @@ def _check_counts(scores: TreeScores, schema: Schema, rows: np.ndarray, silent: 
     """
     k = schema.n_classes
     shape = (len(rows), k, k) if k else (len(rows), 3)
-    reject(scores.counts.shape != shape or scores.rows.shape != rows.shape, "scores of other trees than asked for")
+    reject(scores.counts.shape != shape or scores.rows.shape != rows.shape, "scores of other trees than requested")
     reject(scores.counts.dtype != np.int64 or scores.rows.dtype != np.int64, "scores of another type")
     reject(not np.array_equal(scores.rows, rows), "scores of more or fewer rows than there are")
     if k:

@@ -221,7 +221,7 @@ def _check(merged: Stages, weighed: int, rows: int, schema: Schema, site: Site) 
 def _check_made(merged: Stages, site: Site) -> None:
     """Raise an error unless sites signed the stumps for their stages, at most one per site and stage."""
     if len(merged.made) != len(merged.stumps):
-        raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
+        raise RefusedError("the site weights rows only by stumps that sites made and signed")
     known = site.cache.once(CacheKey[set[bytes]]("signed stages", site.study, site.task), lambda: set[bytes]())
     ends = np.cumsum(merged.sizes).tolist()
     for stage, after, (first, stop) in zip(_stages(merged), merged.before(), pairwise([0, *ends]), strict=False):
@@ -230,7 +230,7 @@ def _check_made(merged: Stages, site: Site) -> None:
         if name not in known:
             single = [stage.take(slice(i, i + 1)) for i in range(len(stage))]
             if [blob.hash for blob in made] != [digest(wire.encode(SignedStump(stump, after))) for stump in single]:
-                raise RefusedError("the site weighs rows by stumps that sites made and signed, and by no others")
+                raise RefusedError("the site weights rows only by stumps that sites made and signed")
             check_owners(site, made)
             known.add(name)
 
@@ -294,7 +294,7 @@ def _check_found(schema: Schema, after: str, site: str, reply: FoundStump) -> No
 def _check_masses(masses: np.ndarray, whole: bool) -> None:
     """Raise ``FormatError`` for impossible masses; with ``whole``, they must add up to those of all rows."""
     if masses.shape != (3,) or masses.dtype != np.int64 or (masses < 0).any() or (masses > 2 * ONE).any():
-        raise FormatError("its masses are not those asked for")
+        raise FormatError("its masses are not the ones requested")
     excess = int(masses.sum()) - ONE
     if excess > _ROUNDING or (whole and excess < -_ROUNDING):
         raise FormatError("the masses of rows that are right and wrong do not add up")

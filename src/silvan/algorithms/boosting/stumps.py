@@ -102,7 +102,7 @@ def check_stumps(stumps: Stumps, schema: Schema, most: int) -> None:
         column = getattr(stumps, name)
         if column.dtype != dtype or column.shape != (n, *shape):
             raise FormatError(f"{name} of the stumps is of another shape or type")
-    reject(n > most, "there are more stumps than asked for")
+    reject(n > most, "there are more stumps than requested")
     feature, vote, weight = stumps.feature, stumps.vote, stumps.weight
     if (feature < -1).any() or (feature >= len(schema.features)).any():
         raise FormatError("a stump splits by a feature outside the schema")

@@ -92,20 +92,26 @@ def detail_of(
     floors: Floors,
     threshold: float = np.nan,
     positive: int = 1,
+    reach: float = np.nan,
 ) -> Detail:
-    """Work the details out from a model's scores of rows, and what it decides; metrics have three digits."""
+    """Work the details out from a model's scores of rows, and what it decides; metrics have three digits.
+
+    Where rows are in groups, none are about intervals of numbers: whoever chose the intervals would learn how many
+    rows' numbers lie in each.
+    """
     if not len(y) or np.isnan(scores).any():
         return nothing()
     none = np.zeros((0, 0), np.int64)
     if not n_classes:
-        found = _further(0, metrics.Evidence(rows=(scores, y)))
+        shown = np.nan if floors.numbers_differ else reach
+        found = _further(0, metrics.Evidence(rows=(scores, y), reach=shown))
         return Detail(found, none, none, [_number_groups(scores[:, 0], y, floors)])
     shown = n_classes <= MOST_CLASSES
     confusion = metrics.confusion(scores, y, decided) if shown else none
     curves = [positive] if n_classes == 2 else range(n_classes) if shown else []
     groups = [class_groups(scores[:, c], y == c, floors) for c in curves]
     table = none
-    evidence = metrics.Evidence(confusion=confusion, rows=(scores, y), positive=positive)
+    evidence = metrics.Evidence(confusion=confusion, rows=(scores, y), positive=positive, reach=reach)
     if n_classes == 2:
         at_threshold = metrics.decided_at(threshold, scores, positive)
         table = metrics.confusion(scores, y, at_threshold) * (not np.isnan(threshold))

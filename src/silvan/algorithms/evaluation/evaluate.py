@@ -51,7 +51,12 @@ from silvan.algorithms.evaluation.score_groups import (
     places_of,
 )
 from silvan.algorithms.evaluation.score_quality import intervals
-from silvan.algorithms.evaluation.site_models import answer_on_test_rows, shown_threshold, test_cells
+from silvan.algorithms.evaluation.site_models import (
+    answer_on_test_rows,
+    shown_reach,
+    shown_threshold,
+    test_cells,
+)
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.data.schema import Schema
@@ -141,12 +146,13 @@ def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     between = _intervals(site, schema, given, request.against)
     between = rounded_intervals(between, bool(schema.n_classes))
     thresholds = [shown_threshold(site, schema, candidate, key) for candidate in request.candidates]
-    values, details = _metrics(site, schema, given, y, thresholds)
+    reaches = [shown_reach(site, schema, candidate, key) for candidate in request.candidates]
+    values, details = _metrics(site, schema, given, y, thresholds, reaches)
     between[[not len(detail.metrics) for detail in details]] = np.nan
     subgroups, cells = [], test_cells(site, schema, by)
     for codes, rows in [] if cells is None else zip(cells.shown, cells.rows(), strict=False):
         some = [(Answer(answer.scores[rows], answer.decided[rows]), labels[rows]) for answer, labels in given]
-        subgroups.append(Subgroup(codes, len(rows), *_metrics(site, schema, some, y[rows], thresholds)))
+        subgroups.append(Subgroup(codes, len(rows), *_metrics(site, schema, some, y[rows], thresholds, reaches)))
     if subgroups and not schema.n_classes:  # groups of all rows would be other ones than those of subgroups
         details = tuple(msgspec.structs.replace(detail, groups=[]) for detail in details)
     return SiteMetrics(rows=len(y), metrics=values, intervals=between, details=details, subgroups=tuple(subgroups))
@@ -161,7 +167,12 @@ def _check(site: Site, request: OfCandidates) -> Schema:
 
 
 def _metrics(
-    site: Site, schema: Schema, given: list[tuple[Answer, np.ndarray]], y: np.ndarray, thresholds: Sequence[float]
+    site: Site,
+    schema: Schema,
+    given: list[tuple[Answer, np.ndarray]],
+    y: np.ndarray,
+    thresholds: Sequence[float],
+    reaches: Sequence[float],
 ) -> tuple[np.ndarray, tuple[Detail, ...]]:
     """Return main metrics (models, metrics) and details of rows; empty if the policy requires more rows."""
     positive = schema.label.positive_code
@@ -173,7 +184,8 @@ def _metrics(
     policy, details = policy_of(site), [nothing()] * len(given)
     for i, (answer, labels) in enumerate(given):
         if policy.allows_metrics(len(y)) and not hides_one_class(policy, labels, schema.n_classes):
-            details[i] = detail_of(*answer, labels, schema.n_classes, Floors.of(policy), thresholds[i], positive)
+            at, floors = thresholds[i], Floors.of(policy)
+            details[i] = detail_of(*answer, labels, schema.n_classes, floors, at, positive, reaches[i])
         else:  # not refused: a site with few rows would end everybody's evaluation
             values[i] = np.nan if schema.n_classes else 0.0
     return values, tuple(details)
@@ -376,7 +388,9 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
 
     def check(site: str, reply: SiteMetrics) -> None:
         between = reply.intervals
-        reject(between.shape != (n_models, 2) or between.dtype != np.float64, "its intervals are not those asked for")
+        reject(
+            between.shape != (n_models, 2) or between.dtype != np.float64, "its intervals are not the ones requested"
+        )
         known = between[~np.isnan(between).all(axis=1)]
         most = 1.0 if schema.n_classes else np.finfo(np.float64).max
         if not ((known[:, 0] <= known[:, 1]).all() and (np.abs(known) <= most).all()):
@@ -385,7 +399,7 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
         given: list[SiteMetrics | Subgroup] = [reply, *reply.subgroups]
         for one in given:
             _check_some(schema, n_models, one.rows, one.metrics)
-            reject(len(one.details) != n_models, "its details are not those asked for")
+            reject(len(one.details) != n_models, "its details are not the ones requested")
             for detail in one.details:
                 check_detail(detail, schema.n_classes, one.rows)
 
@@ -397,7 +411,7 @@ def _check_some(schema: Schema, n_models: int, rows: int, values: np.ndarray) ->
     known = metrics.main_metrics(schema.n_classes)
     width = len(known) if schema.n_classes else 4
     if values.shape != (n_models, width) or values.dtype != np.float64 or not 0 <= rows < MAX_ROWS:
-        raise FormatError("its metrics are not those asked for")
+        raise FormatError("its metrics are not the ones requested")
     if schema.n_classes:
         possible = all(metric.possible(x) for line in values.tolist() for metric, x in zip(known, line, strict=True))
     else:

@@ -7,6 +7,7 @@ the 95% interval of the gain shows a significant difference, and otherwise neith
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from silvan.data.schema import Class, Schema
 from silvan.data.table import read_table
 from silvan.federation.members import OVERALL
 from silvan.forest.forest import Forest
+from silvan.forest.intervals import reach_of
 from silvan.forest.predict import scores_if_any
 from silvan.privacy.noise.accounting import Privacy
 from silvan.util.readable import format_names
@@ -237,15 +239,20 @@ def evaluate_answers(
     y: np.ndarray,
     key: np.ndarray,
     fingerprints: Sequence[object] | None = None,
+    reaches: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Row]:
-    """Return the rows of models at a site, by their answers on rows at hand, with intervals of their gains."""
+    """Return the rows of models at a site, by their answers on rows at hand, with intervals of their gains.
+
+    ``reaches`` are how far the intervals or sets of models go.
+    """
     listed, positive = [], schema.label.positive_code
     for name, answer in answers.items():
         if schema.n_classes:
             found = metrics.classification(answer.scores, y, answer.decided, positive)
         else:
             found = metrics.regression(answer.scores[:, 0], y)
-        detail = detail_of(*answer, y, schema.n_classes, Floors(), positive=positive)
+        reach = reaches.get(name, np.nan)
+        detail = detail_of(*answer, y, schema.n_classes, Floors(), positive=positive, reach=reach)
         listed.append(Row(site, name, len(y), found).with_detail(detail, schema))
     against = list(answers).index(LOCAL) if LOCAL in answers else -1
     between = intervals([answer.scores for answer in answers.values()], against, y, schema.n_classes, key)
@@ -277,7 +284,8 @@ def evaluate_forests(
 
     def at(site: str, forests: dict[str, Forest]) -> list[Row]:
         answers = {name: answer(forest) for name, forest in forests.items()}
-        return evaluate_answers(schema, site, answers, y, key, [forest.hash for forest in forests.values()])
+        reaches = {name: reach_of(forest, metrics.COVERAGE) for name, forest in forests.items()}
+        return evaluate_answers(schema, site, answers, y, key, [forest.hash for forest in forests.values()], reaches)
 
     listed = []
     for site in sites:

@@ -33,7 +33,7 @@ from silvan.algorithms.evaluation.score_groups import Answer, hides_one_class, i
 from silvan.algorithms.evaluation.score_quality import MetricName, ScoreQuality, score_quality
 from silvan.algorithms.kept_results import keep_made_model
 from silvan.algorithms.keyed_rows import RowSamples, check_samples, rows_sampled
-from silvan.algorithms.refit_leaves import fixed_point, mean_label, whole_labels
+from silvan.algorithms.refit_leaves import counted_labels, fixed_point, label_columns, mean_label
 from silvan.algorithms.requests import check_metrics, read_trees, schema_of
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, reject
@@ -43,7 +43,8 @@ from silvan.federation.federation import Federation
 from silvan.federation.message import Agreed, Ask, Blob, Fixed, Reply
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey
-from silvan.forest.forest import Forest, join_forests
+from silvan.forest.curves import hazards
+from silvan.forest.forest import Forest, at_times_of, join_forests
 from silvan.forest.score import labels_at_leaves
 from silvan.privacy.gate import policy_of
 
@@ -118,6 +119,11 @@ class Ingredients:
     own: Forest
     fit: bool = True
     trusted: Forest | None = None
+
+    def __post_init__(self) -> None:
+        """Bring curves of the site's own trees to the times of the shared ones: their means are mixed."""
+        if self.shared.times is not None:
+            object.__setattr__(self, "own", at_times_of(self.own, self.shared))
 
     @classmethod
     def read(cls, site: Site, schema: Schema, model: PersonalModel) -> "Ingredients":
@@ -206,14 +212,13 @@ def fit_leaves(site: Site, schema: Schema, parts: Ingredients) -> Forest:
     def fit() -> Forest:
         forest, part = parts.shared, site.part(schema)
         drawn, places = rows_sampled(site, part, parts.fitted_draws())
-        codes, amounts, columns = part.y.astype(np.int64), np.zeros(0, np.int64), schema.n_classes
-        offset, scale = 0.0, 1.0
-        if not schema.n_classes:
-            offset, scale = fixed_point([forest])
-            codes, amounts, columns = np.zeros(len(part), np.int64), whole_labels(part.y, offset, scale), 2
-        counts = np.zeros((len(forest.value), columns), np.int64)
-        labels_at_leaves(forest, part.X, codes, amounts, np.arange(len(forest)), drawn, places, counts, site.n_jobs)
-        if schema.n_classes:
+        offset, scale = (0.0, 1.0) if schema.n_classes else fixed_point([forest])
+        codes, amounts = counted_labels(forest, part.y, offset, scale)
+        counts, trees = np.zeros((len(forest.value), label_columns(forest)), np.int64), np.arange(len(forest))
+        labels_at_leaves(forest, part.X, codes.astype(np.int64), amounts, trees, drawn, places, counts, site.n_jobs)
+        if forest.times is not None:
+            n, means = counts.sum(axis=1, keepdims=True), hazards(counts)
+        elif schema.n_classes:
             n = counts.sum(axis=1, keepdims=True)
             means = counts / np.maximum(n, 1)
         else:
@@ -332,6 +337,6 @@ def site_models(
 def check_chosen(site: str, reply: ChosenShare) -> None:
     """Raise ``FormatError`` for an answer that cannot be."""
     if not UNTOLD <= reply.choice < len(MIXES) or not 0 <= reply.rows < MAX_ROWS:
-        raise FormatError("it chose what it was not offered")
+        raise FormatError("its choice was not on offer")
     check_metrics(reply.metrics, (len(MIXES),))
     check_metrics(np.array(reply.metric), ())

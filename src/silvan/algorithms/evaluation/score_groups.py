@@ -227,7 +227,7 @@ def places_of(schema: Schema, by: Sequence[str]) -> tuple[int, ...]:
         raise InputError.about("by", f"must be a list of at most {MOST_COLUMNS} columns, each once")
     for name in by:
         if name not in schema.names:
-            raise InputError.about("by", f"names {name!r}, which is no column to learn from")
+            raise InputError.about("by", f"names {name!r}, which is not a feature")
         if not schema.features[schema.names.index(name)].categorical:
             raise InputError.about(
                 "by", f"names {name!r}, which has numbers: if it has few, set its kind to 'categorical' (kinds)"

@@ -17,7 +17,9 @@ from typing import Literal
 import numpy as np
 
 from silvan.algorithms.keyed_rows import draw_times
+from silvan.forest.curves import risks
 from silvan.metrics import Z, enough_rows
+from silvan.survival_metrics import concordance_influence
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
@@ -176,7 +178,7 @@ def resample_auc(
             out[b, m] = mean / n_classes
 
 
-MetricName = Literal["auc", "accuracy", "rmse", ""]
+MetricName = Literal["auc", "accuracy", "rmse", "c_index", ""]
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,14 @@ class ScoreQuality:
 def score_quality(answer: np.ndarray, y: np.ndarray, n_classes: int, by_pairs: bool = False) -> ScoreQuality:
     """Evaluate scores by AUC, averaged over the classes that have one, or by accuracy; numbers by squared error.
 
+    Without classes several scores are a curve, and times are signed: they are evaluated by the C-index.
     With ``by_pairs``, an AUC of several classes counts by the pairs of rows that it compares, and not as much as any
     other: that of a class with few rows is mostly luck.
     """
     n = len(y)
+    if not n_classes and answer.shape[1] > 1:
+        index, influence = concordance_influence(y, risks(answer))
+        return ScoreQuality("c_index", index, index, influence)
     if not n_classes:
         square = (answer[:, 0] - y) ** 2
         return ScoreQuality("rmse", float(np.sqrt(square.mean())), -float(square.mean()), (square.mean() - square) / n)

@@ -39,6 +39,8 @@ from silvan.federation.message import Agreed, Ask, Blob, Fixed, PartitionsWay, R
 from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey
 from silvan.forest.forest import Forest
+from silvan.forest.intervals import reach_of
+from silvan.metrics import COVERAGE
 from silvan.privacy.gate import policy_of
 
 _NO_KEY = np.zeros(2, np.uint64)  # of features: nothing is grown
@@ -170,6 +172,12 @@ def shown_threshold(site: Site, schema: Schema, candidate: Candidate, feature_ke
     """Return the threshold that a model decides by, or, where it decides by none, one chosen on training rows."""
     at = _threshold_at(site, schema, candidate, feature_key)
     return threshold_of(site, schema, candidate, feature_key) if np.isnan(at) else at
+
+
+def shown_reach(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
+    """Return how far the intervals or sets of a model go; NaN where it has none."""
+    model = model_here(site, schema, candidate, feature_key)
+    return np.nan if model is None else reach_of(model.forest, COVERAGE)
 
 
 def threshold_of(

@@ -252,7 +252,7 @@ def _check_bins(reply: AdaptiveBins, features: np.ndarray, schema: Schema, most:
     by_category = np.array([f.categorical for f in schema.features])[asked]
     limit = np.array([f.n_codes if f.categorical else most for f in schema.features])[asked]
     if (sizes < 0).any() or (sizes > limit).any() or (sizes != limit)[by_category].any():
-        raise FormatError("a number of bins that was not asked for")
+        raise FormatError("an unrequested number of bins")
     reject(int(sizes.sum()) != len(means) or not np.isfinite(means).all(), "means that do not match")
     missing = reply.missing
     if missing.dtype != np.int64 or missing.shape not in ((len(asked), 2), (0, 2)):

@@ -115,7 +115,7 @@ def fit(
 
     def read(site: str, reply: Trees) -> Forest:
         forest = read_trees(reply.forest, schema)
-        reject(len(forest) != n_trees[site], "its trees are not as many as asked for")
+        reject(len(forest) != n_trees[site], "its trees are not as many as requested")
         return forest
 
     replies: dict[str, Trees] = federation.ask(requests, check=read)

@@ -99,7 +99,7 @@ def same_spread(scores: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
-    """Return the AUC, or the explained share of a number's variance, of rows in groups: 0 to 1.
+    """Return the AUC, the C-index, or the explained share of a number's variance, of rows in groups: 0 to 1.
 
     NaN if all rows have one class, or the site's policy withholds the metric.
     """
@@ -108,7 +108,7 @@ def _rating(site: Site, answer: Answer, y: np.ndarray, n_classes: int) -> float:
     if hides_one_class(policy, labels, n_classes):
         return np.nan
     quality = score_quality(grouped.scores, labels, n_classes, by_pairs=True)
-    if quality.metric == "auc":
+    if quality.metric in ("auc", "c_index"):
         return quality.value
     variance = 0.0 if n_classes else float(np.var(labels))
     return float(np.clip(1.0 + quality.merit / variance, 0.0, 1.0)) if variance > 0 else np.nan
@@ -142,7 +142,7 @@ def check_gap(n_sites: int) -> Check:
     """Return a check of a site's reply, or of the sum."""
 
     def check(site: str, reply: HalvesGap) -> None:
-        reject(reply.gap.shape != (2,) or reply.gap.dtype != np.int64, "its metrics are not those asked for")
+        reject(reply.gap.shape != (2,) or reply.gap.dtype != np.int64, "its metrics are not the ones requested")
         sites, gap = reply.gap
         if not 0 <= sites <= (n_sites if site == OVERALL else 1) or not 0 <= gap <= 2 * _MOST * sites:
             raise FormatError("its metrics are impossible")

@@ -34,10 +34,10 @@ def public_schema_of(site: Site, blob: Blob) -> Schema:
     try:
         check_public(schema)
     except InputError:
-        raise FormatError("the schema of a noisy question lacks bounds, categories or classes") from None
+        raise FormatError("the schema of a noisy request lacks bounds, categories or classes") from None
     for bounds in [schema.label.bounds, *(feature.bounds for feature in schema.features)]:
         if bounds is not None and not _wide_enough(*bounds):
-            raise RefusedError("the bounds of a noisy question are too close to each other, or too large")
+            raise RefusedError("the bounds of a noisy request are too close to each other, or too large")
     return schema
 
 
@@ -83,7 +83,7 @@ def answer_with_noise(
     try:
         request.noises(schema)
     except InputError:
-        raise FormatError("the noise of a question is out of range") from None
+        raise FormatError("the noise of a request is out of range") from None
     return drawn_once(site, request, NoisyCounts, lambda: NoisyCounts(counts=request.add(count(), schema)))
 
 
@@ -218,7 +218,7 @@ class Rounds:
         def check(site: str, reply: Reply) -> None:
             counts: np.ndarray = reply.counts  # type: ignore[attr-defined]
             if counts.shape != shape or counts.dtype != np.int64 or np.abs(counts).max(initial=0) > LARGEST:
-                raise FormatError("its noisy counts are not those asked for")
+                raise FormatError("its noisy counts are not the ones requested")
 
         noises = request.noises(self.schema)
         parts = [what] if len(noises) == 1 else [f"{what}: rows", f"{what}: sums of the target"]

@@ -122,7 +122,7 @@ def fit(rounds: Rounds, settings: Settings, key: np.ndarray, n_rows: int | None)
     measure = plan.measure
     times = settings.n_estimators * plan.n_sampled
     if n_rows is not None:
-        rounds.public.append(f"{n_rows} rows to learn from, as n_rows says")
+        rounds.public.append(f"{n_rows} training rows, as n_rows says")
         warn_if_small(n_rows, rounds.epsilon / depth / times / np.sqrt(rounds.placing.factor), 50.0)
 
     def ask(level: GrowLevel, size: int) -> np.ndarray:

@@ -79,7 +79,7 @@ def fit(rounds: Rounds, key: np.ndarray, n_rows: int | None) -> Forest:
         n = max(int(rounds.total(request, "number of rows", 1, (1,))[0]), 1)
     else:
         n = int(n_rows)
-        rounds.public.append(f"{n_rows} rows to learn from, as n_rows says")
+        rounds.public.append(f"{n_rows} training rows, as n_rows says")
     # noise at every site is larger by the root of their number
     epsilon = float(split_epsilon.left) / np.sqrt(placing.factor)
     warn_if_small(n, epsilon, 50.0 if schema.n_classes else _LEAST_NUMBERS)

@@ -65,7 +65,7 @@ def named_feature(party: Party, coded: Feature) -> Feature:
     if data is None:
         return _refuse_unless_shown(party, coded)
     feature = msgspec.json.decode(data, type=Feature)
-    reject(_coded_feature(feature, coded.name) != coded, "a column is of another kind than the party told")
+    reject(_coded_feature(feature, coded.name) != coded, "a column is of another kind than the party reported")
     return feature
 
 
@@ -75,13 +75,13 @@ def named_label(party: Party, coded: Label) -> Label:
     if data is None:
         return _refuse_unless_shown(party, coded)
     label = msgspec.json.decode(data, type=Label)
-    reject(len(label.classes or ()) != len(coded.classes or ()), "the label has other classes than the party told")
+    reject(len(label.classes or ()) != len(coded.classes or ()), "the label has other classes than the party reported")
     return label
 
 
 def _refuse_unless_shown(party: Party, given: T) -> T:
     if not party.show_names:
-        raise RefusedError(f"party {party.name!r} told of no such column; it goes by numbers, not by names")
+        raise RefusedError(f"party {party.name!r} has no such column: columns go by number here, not by name")
     return given
 
 

@@ -229,7 +229,7 @@ def owner_of(
                 )
             first[column] = name
     if not first:
-        raise AgreementError("no party has a column to learn from but ids and the label")
+        raise AgreementError("no party has a feature besides ids and the label")
     return holders[0] if holders else None
 
 
@@ -248,7 +248,7 @@ def describe(
     def check(site: str, reply: ColumnKinds) -> None:
         told = introductions[site]
         if len(reply.features) > len(told.columns) or (reply.label is None) == told.has_label:
-            raise FormatError("its columns are not those it spoke of")
+            raise FormatError("its columns differ from those it announced")
         if len(reply.held_out) != ((n + 7) // 8 if site == drawer else 0):
             raise FormatError("its draws are not of the rows in common")
         if bool(reply.draws) != (site == holder) or (reply.order is None) == (site == holder):
@@ -280,8 +280,8 @@ def _check_names(features: Mapping[str, Sequence[Feature]]) -> None:
         for feature in own:
             if feature.name in first:
                 raise AgreementError(
-                    f"a column of party {party!r} has the name of another, of party {first[feature.name]!r}; one of "
-                    "them answers nonsense, or has to be renamed"
+                    f"a column of party {party!r} has the same name as one of party {first[feature.name]!r}; one of "
+                    "them is wrong, or must be renamed"
                 )
             first[feature.name] = party
 

@@ -193,7 +193,7 @@ class VerticalCoordinator(ABC):
     def _check_values(self, value: np.ndarray, structure: Structure, site: str) -> None:
         """Raise ``FormatError`` for leaf values that are not possible, or that a party should not send."""
         if site != self.holder or not self.tells_values:
-            reject(len(value), "it speaks of leaf values")
+            reject(len(value), "it sent leaf values without being asked")
             return
         n_classes = self.schema.n_classes
         complaint = "its leaf values are not as many as the leaves"

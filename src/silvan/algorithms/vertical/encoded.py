@@ -112,7 +112,7 @@ def _totals(party: Party, descent: Descent, request: FindValues, found: np.ndarr
     sizes = (descent.rows.stops - descent.rows.starts)[nodes]
     roots = nodes < request.ground.settings.n_estimators
     if not roots.all() and not (party.has_label and (sizes[~roots] >= request.min_leaf).all()):
-        raise RefusedError("the party tells the statistics of roots alone, or, with the label, of sides of splits")
+        raise RefusedError("the party reports statistics of roots only or, as label holder, of sides of splits")
     return np.concatenate([found, add_nodes(descent.rows, others)])
 
 
@@ -252,8 +252,8 @@ class EncodedCoordinator(VerticalCoordinator):
         if len(wrong):
             other = self.parties[self.told[wrong[0]]]
             raise FederationError(
-                f"party {party!r} counts other rows at a node than party {other!r} has told; one of the two answers "
-                "nonsense, or its table is new"
+                f"party {party!r} counts other rows at a node than party {other!r} reported; one of the two is "
+                "wrong, or its table has changed"
             )
 
     def _split(
@@ -304,7 +304,7 @@ class EncodedCoordinator(VerticalCoordinator):
         reject(self._impossible(left) or self._impossible(total - left), "its sides have more rows than the nodes")
         rows, all_rows = self.n_rows(left), self.n_rows(total)
         reject((np.minimum(rows, all_rows - rows) < rule.min_leaf).any(), "a side has fewer rows than a leaf may have")
-        reject(not np.array_equal(split_gains(left, total, rule), value), "a split is not worth what was promised")
+        reject(not np.array_equal(split_gains(left, total, rule), value), "a split does not have the promised gain")
         needed = deeper & _open_below(left, total, rule)
         counts = count_sides(reply.bits, all_rows[needed])
         if counts is None:
@@ -317,8 +317,8 @@ class EncodedCoordinator(VerticalCoordinator):
             return
         signs = reply.signs
         if signs is None:
-            raise FormatError("it does not tell which way predictions go")
-        check_arrays("it does not tell which way predictions go", (signs, nodes.shape, np.int8))
+            raise FormatError("it lacks the directions of predictions")
+        check_arrays("it lacks the directions of predictions", (signs, nodes.shape, np.int8))
         if not are_allowed(reply.left, total, self.rule, signs, self.bounds[nodes]):
             raise FormatError("a split that is not monotonic")
 

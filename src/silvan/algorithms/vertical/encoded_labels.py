@@ -151,7 +151,7 @@ def decode_leaves(party: Party, rows: Blob, settings: Settings, leaves: LeafCode
 
 def check_objective(settings: Settings) -> None:
     """Raise ``FormatError`` for an objective that kernels do not know: codes might change its gains."""
-    reject(not settings.objective.compiled, "the trees are grown for something that vertical forests do not know")
+    reject(not settings.objective.compiled, "the trees have an objective that vertical forests do not support")
 
 
 def check_signed(party: Party, labels: Blob) -> None:

@@ -147,7 +147,7 @@ class EncryptedCoordinator(VerticalCoordinator):
         if not np.isfinite(decisions.gain).all() or (decisions.gain < 0).any() or (decisions.rows < 0).any():
             raise FormatError("its decisions are not possible")
         if (decisions.is_open[decisions.winner >= 0] & ~deeper[decisions.winner >= 0, None]).any():
-            raise FormatError("it goes on where trees must end")
+            raise FormatError("it continues where trees must end")
         for k in np.unique(decisions.winner[decisions.winner >= 0]).tolist():
             party = self.parties[k] if k < len(self.parties) else ""
             if (

@@ -179,7 +179,7 @@ def decide_nodes(site: Site, request: DecideNodes) -> Decisions:
         own = find_listed(rows, nodes[which], request.features, truth.rule, ties.take(which), descent.threads)
         found[party.name] = PartySplits(which, own, ties.take(which))
     for name, offer in request.offers.items():
-        reject(name not in request.parties or name == party.name, "an offer of nobody")
+        reject(name not in request.parties or name == party.name, "an offer from an unknown party")
         check_sums(party, ground, name, nodes[_check_places(offer.which, n)], offer)
         key = private_key(party, request.key_bits, offer.reply.sums.key)
         try:
@@ -249,7 +249,7 @@ def _check_told(request: DecideNodes, note: Note | None, n_nodes: int, totals: n
     wrong = place[made[(note.sides[place[made]] != totals[made]).any(axis=1)]]
     if len(wrong):
         name = request.parties[note.winner[wrong[0] // 2]]
-        raise RefusedError(f"party {name!r} splits a node otherwise than its sums told; or the table here is new")
+        raise RefusedError(f"party {name!r} splits a node differently from its sums, or the table here has changed")
 
 
 def _check_places(which: np.ndarray, n: int) -> np.ndarray:

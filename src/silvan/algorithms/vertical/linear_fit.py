@@ -95,8 +95,7 @@ def fit(federation: Federation, columns: Columns, schema: Schema, *, alpha: floa
         reply: Unexplained = federation.ask(request, to=[holder], check=check_reply)[holder]
         if reply.broken:
             raise FederationError(
-                "what the parties offer does not fit together, so some party answers nonsense; from a sum nobody can "
-                "tell which"
+                "what the parties offer does not fit together, so some party is wrong; the sum does not show which"
             )
         steps.append(federation.blob(reply.step))
         return reply
@@ -148,7 +147,7 @@ def _keep(
         if site == holder:
             check_kept(reply.present, reply.constant, reply.unit, schema.n_classes)
         elif reply.present.size or reply.constant.size or reply.unit.size:
-            raise FormatError("it speaks of the constant and does not hold the label")
+            raise FormatError("it sent the constant without holding the label")
 
     requests = {
         party: KeepCoefficients(terms=own, steps=steps, model=model, label=None, offered=[])

@@ -342,7 +342,7 @@ def make_target(y: np.ndarray, label: Label) -> LabelTarget:
         return LabelTarget(target, np.zeros(1), np.zeros(0, np.int64), np.array([mean, deviation]))
     present, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
     if len(present) < 2:
-        raise RefusedError("all rows to learn from are of one class")
+        raise RefusedError("all training rows are of one class")
     logs = np.log(counts)
     if len(present) == 2:
         members, start = codes[:, None].astype(np.float64), logs[1:] - logs[:1]

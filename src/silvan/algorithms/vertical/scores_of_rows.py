@@ -174,7 +174,7 @@ def _look_up(party: Party, found: RowLeaves) -> RowScores:
     """Score rows with the leaf values that only the label holder has."""
     share, leaves, weights = share_of(party, found.model), found.leaves, found.weights
     if not len(share.value):
-        raise RefusedError("the party does not keep what leaves are worth")
+        raise RefusedError("the party does not have the leaf values")
     check_arrays(
         "the leaves do not match the trees",
         (leaves, (*leaves.shape[:1], weights.size), np.int64),
@@ -218,8 +218,8 @@ def ask_label_holder(
     width = len(metrics.main_metrics(schema.n_classes)) if schema.n_classes else 4
 
     def check(site: str, reply: ScoreMetrics) -> None:
-        check_arrays("its metrics are not those asked for", (reply.metrics, (width,), np.float64))
-        reject(np.isinf(reply.metrics).any(), "its metrics are not those asked for")
+        check_arrays("its metrics are not the ones requested", (reply.metrics, (width,), np.float64))
+        reject(np.isinf(reply.metrics).any(), "its metrics are not the ones requested")
         if reply.detail is not None:
             check_detail(reply.detail, schema.n_classes, len(digests))
 
@@ -243,7 +243,7 @@ def keep_predictions(
         rows = digests[some]
 
         def check(site: str, reply: PredictionsKept) -> None:
-            reject(reply.rows != len(rows), "it has kept other predictions than it was sent")
+            reject(reply.rows != len(rows), "it kept other predictions than it received")
 
         request = KeepPredictions(
             model=model.model,

@@ -25,13 +25,15 @@ def time_cells(y: np.ndarray) -> np.ndarray:
 def choose_times(counts: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Choose the ends of at most so many time bins, given rows by ``time_cells``; also return their rows.
 
-    Bins have about equally many events, the last one ends at the last cell with an event; the rows are int64 (bins + 1,
-    2), without the event and with it, those after the last end at the end.
+    Bins, two at least, have about equally many events, and the last one ends at the last cell with an event. The rows
+    are int64 (bins + 1, 2), without the event and with it; those after the last end come last.
     """
     by_cell = counts.reshape(-1, 2)
     cells = np.flatnonzero(by_cell[:, 1])
     if not len(cells):
         raise InputError("no row has the event: there is nothing to learn from times that are all censored")
+    if len(cells) == 1:  # two ends, so that curves are never taken for numbers
+        cells = np.array([cells[0] - 1, cells[0]]) if cells[0] else np.array([0, 1])
     if len(cells) > most:
         reached = np.cumsum(by_cell[cells, 1])
         shares = -(-reached[-1] * np.arange(1, most + 1) // most)

@@ -12,7 +12,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from silvan.data.readers import postgres_copy, sqlite_values
-from silvan.data.readers.dialects import DIALECTS, Dialect
+from silvan.data.readers.dialects import DIALECTS, TOO_LONG, Dialect
 from silvan.data.readers.password import find_password, own_password
 from silvan.data.readers.query import Query, Retyped, quoted
 from silvan.data.readers.server_address import Address, find_address
@@ -36,6 +36,8 @@ def read_batches(query: Query, sink: Callable[["pl.DataFrame"], object], room: i
     reading = False
     with closing(connection), closing(connection.cursor()) as cursor:
         try:
+            if query.seconds is not None and dialect.limit is not None:
+                dialect.limit(connection, query.seconds)
             columns, retyped = _columns(cursor, query, dialect)
             reading = True
             if query.scheme == "postgresql":
@@ -117,6 +119,11 @@ def _explained(error: BaseException, query: Query, dialect: Dialect, reading: bo
     meaning, passing = _meaning(dialect, code), dialect.passing_of(code)
     if meaning:
         return InputError(meaning.format(where=query.where))
+    if passing == TOO_LONG and query.seconds is not None:
+        return InputError(
+            f"the query on {query.where} took longer than {query.seconds:g} s, or than the server allows; make it "
+            "smaller, or allow more in the address of the database: seconds=..."
+        )
     if passing or isinstance(error, OSError) or (dialect.port and not code):  # the driver has lost the server
         why = passing or "broke the connection"
         return UnavailableError(f"the database of the query on {query.where} {why}", connected=True)
@@ -134,15 +141,16 @@ def _explained(error: BaseException, query: Query, dialect: Dialect, reading: bo
 
 def columns_statements(query: Query) -> tuple[str, ...]:
     """Return the statements before the query for rows; the last one returns the columns without rows."""
-    return *DIALECTS[query.scheme].begin, f"SELECT * FROM {query.select()} WHERE 1 = 0"  # noqa: S608, the owner's own query
+    return *DIALECTS[query.scheme].begin, f"{query.before}SELECT * FROM {query.select()} WHERE 1 = 0"  # noqa: S608, the owner's own query
 
 
 def rows_statement(query: Query, columns: dict[str, type]) -> str:
     """Return the query for the rows, ordered by all columns."""
-    by_bytes = DIALECTS[query.scheme].text_order
+    dialect = DIALECTS[query.scheme]
     names = {name: quoted(name, query.scheme) for name in columns}
-    order = ", ".join(by_bytes.format(names[name]) if kind is str else names[name] for name, kind in columns.items())
-    return f"SELECT * FROM {query.select()} ORDER BY {order}"  # noqa: S608
+    by_bytes = {name: dialect.text_order.format(names[name]) for name, kind in columns.items() if kind is str}
+    order = ", ".join(dialect.gaps_last.format(by_bytes.get(name, names[name]), names[name]) for name in columns)
+    return f"{query.before}SELECT * FROM {query.select()} ORDER BY {order}"  # noqa: S608
 
 
 def _columns(cursor: Any, query: Query, dialect: Dialect) -> tuple[dict[str, type], Retyped]:

@@ -17,9 +17,10 @@ _WOULD_WRITE = "the query would write, but a site's database is only read: use a
 _NO_DATABASE = "{where} is not an SQLite database, or is damaged"
 _BROKE = "broke the connection"
 _RESTARTS = "is being stopped or started"
-_TOO_LONG = "ended the query because it took too long (statement_timeout), or somebody cancelled it"
+TOO_LONG = "ended the query because it took too long (statement_timeout), or somebody cancelled it"
 _LOCKED = "ended the query because another program holds the rows"
 _CROWDED = "has no room for another connection"
+_GAPS_LAST = "CASE WHEN {1} IS NULL THEN 1 ELSE 0 END, {0}"  # the ordered text, and the column
 _BUSY = "{where} is being written by another program; try again when it is done"
 
 
@@ -33,7 +34,8 @@ class Dialect(NamedTuple):
     """The rules for one kind of database.
 
     ``begin`` are the first statements: a read-only transaction on one state of the database, if the server supports it.
-    ``text_order`` orders texts by bytes, since the server's locale may change. ``connect`` takes the driver, an address
+    ``text_order`` orders texts by bytes, since the server's locale may change. ``gaps_last`` puts missing
+    values last, so that the same rows are the same table in all databases. ``connect`` takes the driver, an address
     (SQLite: a query) and a password. ``kind`` maps a column description to a Python type, or to the name of an unusable
     type; it is None if only values have types. ``errors`` maps error codes, or classes of codes, to explanations.
     """
@@ -50,6 +52,8 @@ class Dialect(NamedTuple):
     said: Callable[[BaseException], tuple[str, str]] = _of_server  # the code and the text of a driver's error
     faulty: str = ""  # first characters of error codes about the query itself, whose text quotes no value
     password_advice: str = OWN_ADVICE
+    gaps_last: str = "{}"
+    limit: Callable[[Any, float], object] | None = None  # has a connection end what takes more seconds
     passing: Mapping[str, str] = MappingProxyType({})  # temporary errors, by code or its beginning
 
     def passing_of(self, code: str) -> str:
@@ -160,6 +164,9 @@ DIALECTS = {
             **dict.fromkeys(("SQLITE_BUSY", "SQLITE_LOCKED"), _BUSY),
         },
         said=sqlite_values.said,
+        limit=sqlite_values.limit,
+        gaps_last="{} NULLS LAST",
+        passing={"SQLITE_INTERRUPT": TOO_LONG},
     ),
     "postgresql": Dialect(
         title="PostgreSQL",
@@ -182,11 +189,12 @@ DIALECTS = {
             **dict.fromkeys(("25006", "0A000"), _WOULD_WRITE),
         },
         said=postgres_copy.said,
+        limit=lambda connection, seconds: connection.execute(f"SET statement_timeout TO {int(1000 * seconds)}"),
         faulty="42",
         password_advice=ADVICE,
         passing={
             "08": _BROKE,
-            "57014": _TOO_LONG,
+            "57014": TOO_LONG,
             "57P": _RESTARTS,
             "53": _CROWDED,
             **dict.fromkeys(("40001", "40P01", "55P03"), _LOCKED),
@@ -205,11 +213,12 @@ DIALECTS = {
         text_order="CAST({} AS BINARY)",
         connect=_connect_mysql,
         kind=_mysql_kind,
+        gaps_last=_GAPS_LAST,
         errors={"1792": _WOULD_WRITE},
         passing={
             **dict.fromkeys(("0", "2006", "2013", "1927", "1158", "1159", "1160", "1161"), _BROKE),
             **dict.fromkeys(("1053", "1077", "1079"), _RESTARTS),
-            **dict.fromkeys(("3024", "1969", "1317"), _TOO_LONG),
+            **dict.fromkeys(("3024", "1969", "1317"), TOO_LONG),
             **dict.fromkeys(("1205", "1213"), _LOCKED),
             **dict.fromkeys(("1040", "1203", "1226"), _CROWDED),
         },
@@ -223,7 +232,9 @@ DIALECTS = {
         text_order="{} COLLATE Latin1_General_100_BIN2",
         connect=lambda driver, to, password: driver.connect(odbc_text(to, password), timeout=int(to.timeout)),
         kind=_mssql_kind,
-        passing={"08": _BROKE, "HYT": _TOO_LONG, "40001": _LOCKED},
+        gaps_last=_GAPS_LAST,
+        limit=lambda connection, seconds: setattr(connection, "timeout", int(seconds)),
+        passing={"08": _BROKE, "HYT": TOO_LONG, "40001": _LOCKED},
     ),
     "oracle": Dialect(
         title="Oracle",
@@ -239,7 +250,7 @@ DIALECTS = {
             **dict.fromkeys(("3113", "3114", "3135", "12170", "12537", "12547", "28"), _BROKE),
             **dict.fromkeys(("1033", "1034", "1089", "1090", "12528", "12541"), _RESTARTS),
             **dict.fromkeys(("18", "20", "12516", "12520"), _CROWDED),
-            **dict.fromkeys(("1013", "3136"), _TOO_LONG),
+            **dict.fromkeys(("1013", "3136"), TOO_LONG),
         },
     ),
 }

@@ -67,6 +67,10 @@ class Query:
         ``sqlite:///clinic.db?table=visits``.
     columns
         The agreed columns, to refuse a query that returns others.
+    before
+        A WITH clause to put before the query, if it is not part of it.
+    seconds
+        How long the database may take.
 
     Examples
     --------
@@ -78,6 +82,8 @@ class Query:
     url: str
     query: str = ""
     columns: tuple[str, ...] | None = None
+    before: str = ""
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for an invalid query; never repeat a password in the URL."""

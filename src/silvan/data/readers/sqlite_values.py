@@ -4,6 +4,7 @@ A column holds whole numbers, numbers or text. Columns that mix these, or hold b
 """
 
 import sqlite3
+import time
 from typing import Any
 
 from silvan.data.readers.query import Query, Retyped, quoted
@@ -32,6 +33,12 @@ def connect(driver: Any, query: Query, _: str | None) -> sqlite3.Connection:
     return database
 
 
+def limit(database: sqlite3.Connection, seconds: float) -> None:
+    """End statements after so many seconds from now, all together."""
+    end = time.monotonic() + seconds
+    database.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+
+
 def said(error: BaseException) -> tuple[str, str]:
     """Return the name of an error, and its text if it concerns the query."""
     text = str(error)
@@ -40,6 +47,7 @@ def said(error: BaseException) -> tuple[str, str]:
 
 _KINDS = ("= 'integer'", "= 'real'", "= 'text'", "= 'blob'")
 _EXACT = 1 << 53
+_STEPS = 100_000  # of SQLite's machine, between two looks at the clock
 
 
 def find_types(cursor: Any, query: Query, names: list[str]) -> tuple[dict[str, type], Retyped]:
@@ -50,7 +58,7 @@ def find_types(cursor: Any, query: Query, names: list[str]) -> tuple[dict[str, t
     asked += [
         f"max(typeof({name}) = 'integer' AND {name} NOT BETWEEN {-_EXACT} AND {_EXACT})" for name in map(quoted, names)
     ]
-    cursor.execute(f"SELECT {', '.join(asked)} FROM {query.select()}")  # noqa: S608, the owner's own query
+    cursor.execute(f"{query.before}SELECT {', '.join(asked)} FROM {query.select()}")  # noqa: S608, the owner's own query
     (found,) = cursor.fetchall()
     types: dict[str, type] = {}
     retyped, mixed = Retyped({}, {}), set()

@@ -9,6 +9,7 @@ import msgspec
 
 from silvan.data.batches import Batched, read_size
 from silvan.data.holdout import Split
+from silvan.data.hospital.cohort_rows import CohortRows, hospital_rows, is_hospital
 from silvan.data.partition_files import Partitions
 from silvan.data.partitioned_table import Partitioned
 from silvan.data.readers.query import Query, is_url
@@ -73,7 +74,9 @@ class SiteFiles:
             _check_source(found, problems)
         problems.stop()
         for key in ("table", "predict"):  # a relative path is one from the file's folder
-            if key in found and not is_url(found[key]):
+            if key in found and is_hospital(found[key]):
+                found[key] = hospital_rows(found[key].replace("{site}", self.name)).beside(path.parent).source.text
+            elif key in found and not is_url(found[key]):
                 found[key] = str(path.parent / found[key].replace("{site}", self.name))
         return found
 
@@ -216,6 +219,8 @@ def _policy_changes(before: bytes | None, rules: dict[str, Any]) -> str:
 
 def absolute_path(table: str) -> str:
     """Return the absolute path of a table's file, or its URL as it is; raise ``InputError`` if it does not exist."""
+    if is_hospital(table):
+        return hospital_rows(table).beside(Path.cwd()).source.text
     if is_url(table):
         return table
     path = Path(table).resolve()
@@ -253,6 +258,10 @@ def source_of(table: str, query: str | None, reading: dict[str, Any] | None = No
         if query is not None or reading or is_url(table):
             raise InputError.about("cluster", "is for a table in Parquet files; leave query and [reading] out")
         return Partitions(table, cluster)
+    if is_hospital(table):
+        if query is not None or reading:
+            raise InputError.about("table", "is made by a study's cohort; leave query and [reading] out")
+        return hospital_rows(table)
     if is_url(table):
         return Query(table, query or "")
     if query is not None:
@@ -265,6 +274,8 @@ def check_table(source: Any, wanted: Sequence[str] = (), memory: str | None = No
 
     No more of it is in memory at a time than ``memory`` allows, or a quarter of a gigabyte.
     """
+    if isinstance(source, CohortRows):  # columns are a study's
+        return [], count_of(source.source.check(), "person")
     room = _ROOM if memory is None else min(read_size(memory) // 2, _ROOM)
     read = (Partitioned if isinstance(source, Partitions) else Batched)(source, "label", room)
     columns = list(read.names)

@@ -47,6 +47,8 @@ def _of_rows(study: Study, sites: list[str], policy: Policy) -> Consent:
         "people, such as “above this age, with that finding, the label is more likely”.",
         f"It learns from the rows of {count_of(len(sites), 'site')}: {others}.",
     ]
+    if study.cohort_plan is not None:
+        learned.append(study.cohort_plan.consent())
     learned.append(_evaluation(study))
     if study.spec.uses_sums and study.sums != "trusted":
         counts = "The coordinator sees counts over all sites together, never those of your site alone."

@@ -53,6 +53,8 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
     lines.append(f"{f'Up to {lost}' if lost else 'None'} of {count_of(len(sites), 'site')} may be lost.")
     if study.left_out:
         lines.append(f"Columns left out: {', '.join(study.left_out)}.")
+    if study.cohort_plan is not None:
+        lines += study.cohort_plan.words()
     lines += _cost(member, study.max_epsilon(sites))
     trial, asked = try_out(study, len(sites)), None
     if trial is not None:  # between machines ledgers are compared first, and results are kept last

@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from silvan.data.batches import Batched, read_size
+from silvan.data.hospital.cohort_rows import NEEDS_HOSPITAL, CohortRows
 from silvan.data.partition_files import Partitions
 from silvan.data.readers.query import Query
 from silvan.data.readers.table_file import Table, as_table
@@ -125,7 +126,7 @@ def freeze(member: SiteFiles, study: Study) -> Path:
     if isinstance(source, Partitions):
         raise InputError("the files of a Dask cluster are not copied into the site's folder; leave them as they are")
     folder.mkdir(mode=0o700, exist_ok=True)
-    if isinstance(source, Query):
+    if isinstance(source, Query | CohortRows):
         path = folder / f"{study.digest}.parquet"
         memory = member.settings.get("memory")
         with tempfile.TemporaryDirectory(prefix=".pieces-", dir=folder) as pieces:
@@ -138,7 +139,7 @@ def freeze(member: SiteFiles, study: Study) -> Path:
     return path
 
 
-def _copy_query(query: Query, memory: str | None, pieces: Path, copy: Path) -> None:
+def _copy_query(query: Query | CohortRows, memory: str | None, pieces: Path, copy: Path) -> None:
     """Write a database's result to a file, in pieces if there is a limit."""
     if memory is None:
         pl.DataFrame(read_table(query).to_native()).write_parquet(copy)
@@ -178,7 +179,12 @@ def _own_source(member: SiteFiles, study: Study) -> Any:
     settings = member.settings
     if study.predict is not None and "predict" in settings:
         return source_of(settings["predict"], None, settings.get("reading"))
-    return member.source()
+    source = member.source()
+    if isinstance(source, CohortRows):
+        return replace(source, plan=study.cohort_plan)
+    if study.cohort is not None:
+        raise InputError(NEEDS_HOSPITAL)
+    return source
 
 
 def _fingerprint(member: SiteFiles, study: Study, table: SiteTable) -> bytes:

@@ -1,8 +1,8 @@
 """Replies as vectors of counters modulo 2^64, and back; pseudorandom masks that hide such vectors.
 
-Modulo 2^64 an offset that is drawn uniformly hides a counter wholly, and negative numbers add up as they
-should. Every part is small enough for its sum not to wrap round. Where sums are known to be small, several counters
-share a word: see ``words.py``.
+Modulo 2^64 a uniform random offset hides a counter completely, and negative numbers add up correctly. Every part is
+small enough that its sum cannot overflow. If sums are known to be small, several counters share a word: see
+``words.py``.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from silvan.federation.message import PROOF, Reply
 from silvan.privacy.aggregation.words import BITS, WORD, Widths, pack, unpack
 from silvan.util.threads import thread_map
 
-MASK_TASK = 1 << 18  # words that a thread takes at a time; by AES they have a nonce of their own
+MASK_TASK = 1 << 18  # words per thread task; with AES each task has its own nonce
 MASK_PIECE = 1 << 14  # words that stay in the processor's cache while all masks are added
 _ZEROS = memoryview(bytes(MASK_PIECE * WORD.itemsize))
 
@@ -29,13 +29,13 @@ _WIDE = ("vaes", "vpclmulqdq", "avx512f", "avx512dq", "avx512bw", "avx512vl")
 
 
 class PartLayout(msgspec.Struct, frozen=True):
-    """What counters stand for: a kind of reply, and the element type and shape of each of its fields."""
+    """The layout of counters: a kind of reply, and the element type and shape of each of its fields."""
 
     kind: str
     fields: list[tuple[str, str, list[int]]]
 
     def words(self, widths: Widths | int = BITS) -> int:
-        """How many words they take; raise ``RefusedError`` if the widths are those of another array."""
+        """Return the number of words; raise ``RefusedError`` if the widths belong to another array."""
         return sum(self.widths(name, shape, widths).words() for name, _, shape in self.fields)
 
     def widths(self, name: str, shape: Sequence[int], widths: Widths | int) -> Widths:
@@ -49,10 +49,10 @@ class PartLayout(msgspec.Struct, frozen=True):
 
 
 def flatten(reply: Reply, n_sites: int, widths: Widths | int = BITS) -> tuple[PartLayout, np.ndarray]:
-    """Write a site's part of a sum over ``n_sites`` sites as words, with so many bits for each counter.
+    """Write a site's part of a sum over ``n_sites`` sites as words, with given bits per counter.
 
-    Counters that share a word are not checked: a word is a sum of them whatever they are. A coordinator that
-    claims too small a bound on sums reads nonsense, and a refusal would tell it how large counters are.
+    Counters that share a word are not checked: a word is a sum of them in any case. A coordinator that claims too small
+    a bound on sums reads nonsense, and a refusal would reveal how large counters are.
     """
     kind, fields, arrays = type(reply).__name__, [], []
     for name in reply.__struct_fields__:
@@ -95,7 +95,7 @@ def unflatten(
 
 
 def mask(words: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes], threads: int = 1) -> None:
-    """Add the key streams of some seeds to words and subtract those of others, in place; a seed is for one sum."""
+    """Add the key streams of some seeds to words and subtract those of others, in place; a seed serves one sum."""
 
     def mask_task(start: int) -> None:
         here = words[start : start + MASK_TASK]
@@ -119,14 +119,14 @@ def key_stream(seed: bytes, n: int) -> bytes:
 
 
 def offsets(seed: bytes, n: int) -> np.ndarray:
-    """Return n offsets, uniform modulo 2^64, from a seed of 32 random bytes; a seed is used for one sum."""
+    """Return n offsets, uniform modulo 2^64, from a seed of 32 random bytes; a seed serves one sum."""
     return np.frombuffer(key_stream(seed, n * WORD.itemsize), WORD)
 
 
 def _stream(seed: bytes, word: int) -> CipherContext:
     """Start the mask of a seed at the first word of a thread's task."""
     nonce = (word // MASK_TASK).to_bytes(12, "big")
-    # the key stream of GCM is that of counter mode from 2 on, and no tag is made of what is never sent
+    # the key stream of GCM is that of counter mode from 2 on, and no tag is needed for what is never sent
     mode = GCM(nonce) if gcm_is_faster() else CTR(nonce + (2).to_bytes(4, "big"))
     return Cipher(AES256(seed), mode).encryptor()
 

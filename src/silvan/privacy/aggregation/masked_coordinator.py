@@ -1,11 +1,11 @@
 """Masked sums, at the coordinator: add the masked parts of sites, and subtract the masks that do not cancel.
 
-A sum takes three waves of messages: the sites hide their parts; they confirm whose parts are in the sum; they send the
-shares that open it. The first sum of a study takes one more, for the keys. Up to a third of the sites may be lost at
-any of them: whose part has come is in the sum.
+A sum takes three waves of messages: the sites mask their parts; they confirm whose parts are in the sum; they send
+the shares that open it. The first sum of a study takes one more, for the keys. Up to a third of the sites may be lost
+at any wave: parts that have arrived are in the sum.
 
-Sites settle once whose parts are in a sum, so the journal has what they have hidden before they are asked to: a
-coordinator that is stopped goes on from there, whoever is lost meanwhile.
+Sites confirm a list of parts once per sum, so the journal has the masked parts before the sites confirm: a stopped
+coordinator resumes from there, whichever sites are lost meanwhile.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ from silvan.privacy.aggregation.words import BITS, WORD, Widths
 from silvan.util.readable import count_of, is_or_are
 from silvan.util.threads import thread_count
 
-_CODES = frozenset({"|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"})  # of elements that can be added
+_CODES = frozenset({"|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"})  # of element types that can be added
 
 R = TypeVar("R", bound=Reply)
 
@@ -77,14 +77,14 @@ class MaskedSums:
         return total, traffic(total, question, [site for site in question.requests if site not in federation.lost])
 
     def _resume(self, federation: Federation, question: Asked) -> Reply | None:
-        """Go on with a sum whose parts had arrived when the coordinator was stopped."""
+        """Resume a sum whose parts had arrived when the coordinator was stopped."""
         known = federation.journal.find(_journal_key(question)).get(SUM)
         if known is None:
             return None
         added = wire.decode(known.body, Added)
         try:
             return _MaskedSum(federation, question, added.turn, added).run()
-        except RefusedError:  # sites that were in the coordinator's process have forgotten the sum, and may begin anew
+        except RefusedError:  # sites in the coordinator's process have forgotten the sum, and may start again
             return None
 
     def _begin(self, federation: Federation, question: Asked) -> Reply:
@@ -125,7 +125,7 @@ class MaskedSums:
 
 
 class Added(msgspec.Struct, frozen=True):
-    """What the sites have hidden, added up, and what opens it, for the journal."""
+    """The sum of the masked parts, and the data to open it, for the journal."""
 
     turn: Turn
     words: bytes
@@ -166,7 +166,7 @@ class _MaskedSum:
             self.words, self.hidden = np.frombuffer(self.added.words, WORD).copy(), dict(self.added.hidden)
 
     def run(self) -> Reply:
-        """Run the three steps: hide, confirm, open."""
+        """Run the three steps: mask, confirm, open."""
         if self.added is None:
             self._add_up()
         survivors = [name for name in self.names if name in self.hidden]
@@ -186,7 +186,7 @@ class _MaskedSum:
         return self._unmask(survivors, {site: reply.shares for site, reply in opened})
 
     def _add_up(self) -> None:
-        """Ask all sites for their masked parts, and add these as they come."""
+        """Request masked parts from all sites, and add them as they arrive."""
         for site, reply in self._wave(_step(self.turn), self.names, self.names, Hidden, self._check_hidden):
             words = np.frombuffer(reply.words, WORD)
             if self.words is None:
@@ -201,7 +201,7 @@ class _MaskedSum:
             self.federation.journal.keep(_journal_key(self.question), {SUM: entry})
 
     def _unmask(self, survivors: list[str], opened: dict[str, dict[str, bytes]]) -> Reply:
-        """Recover seeds from shares, and subtract the sites' own masks and those that lost sites did not cancel."""
+        """Recover seeds from shares, and subtract the self-masks and the masks shared with lost sites."""
         openers = [name for name in self.names if name in opened][: threshold(len(self.names))]
         rows = [b"".join(opened[name][site] for site in survivors) for name in openers]
         shares = np.frombuffer(b"".join(rows), np.uint8).reshape(len(openers), -1)
@@ -233,7 +233,7 @@ class _MaskedSum:
     def _wave(
         self, step: SumStep | dict[str, SumStep], sites: Iterable[str], over: list[str], answer: type[R], check: Check
     ) -> Iterator[tuple[str, R]]:
-        """Send a step to some sites; two thirds of all must answer."""
+        """Send a step to some sites; two thirds of all must reply."""
         requests, n, enough = self.question.requests, 0, threshold(len(self.names))
         asked = {site: requests[site] for site in sites if site in requests}
         wave = replace(self.question, requests=asked, over=over, step=step, answer=answer, check=check)
@@ -261,7 +261,7 @@ class _MaskedSum:
             raise FormatError("it did not mask its part as agreed")
 
     def _size(self, layout: PartLayout) -> int:
-        """Return how many bytes a part takes, by a layout that fits the question."""
+        """Return the number of bytes of a part, for a layout that fits the request."""
         kind = self.question.kind.reply
         if layout.kind != kind.__name__ or [name for name, _, _ in layout.fields] != list(kind.__struct_fields__):
             raise FormatError("its part is of another kind")
@@ -280,10 +280,10 @@ class _MaskedSum:
     def _check_opened(self, site: str, reply: Opened) -> None:
         sizes = {name: len(share) for name, share in reply.shares.items()}
         if sizes != {name: SEED * len(rows) for name, rows in self.opened.items()}:
-            raise FormatError("its shares are not those asked for")
+            raise FormatError("its shares are not the ones requested")
 
     @cached_property
     def opened(self) -> dict[str, list[int]]:
-        """Which seeds of each site in the sum are opened, once it is settled whose parts are in it."""
+        """The seeds of each site that are opened, once the list of parts is confirmed."""
         lost = {i for name, i in self.places.items() if name not in self.hidden}
         return {name: rows_to_open(self.near[self.places[name]], lost) for name in self.hidden}

@@ -1,14 +1,13 @@
 """Masked sums, at a site (Bonawitz et al. 2017): masks that two sites share cancel when all parts are added.
 
-Every site adds to its part, modulo 2^64, a mask of its own and one for each neighbour: the one of a pair adds that, the
-other subtracts it. With its hidden part it sends what recovers the masks, in shares for each site, of which two thirds
-are needed. One less than two thirds of the shares follow from keys that two sites have in common; the others, which
-these and the seeds determine, are sealed. Once it is settled whose parts are in the sum, and the sites have confirmed
-that to one another, they give their shares of the own masks of those sites, and of masks that these share with lost
-ones: never of both kinds for one site, whatever is asked. All seeds are for one sum, so what is recovered opens no
-other.
+Every site adds to its part, modulo 2^64, a mask of its own and one for each neighbour: the one of a pair adds that,
+the other subtracts it. With its masked part it sends shares of the seeds of its masks for each site; two thirds of
+the shares recover them. One less than two thirds of the shares follow from keys that two sites have in common; the
+others, which these and the seeds determine, are sealed. Once the sites have confirmed to each other whose parts are
+in the sum, they send their shares of the self-masks of these sites, and of the masks that these share with lost ones:
+never of both kinds for one site. All seeds serve one sum, so a recovered seed opens no other.
 
-Who must collude to see a part: see docs/sums.md. The coordinator's half is in ``masked_coordinator.py``.
+docs/sums.md says who must collude to see a part. The coordinator's half is in ``masked_coordinator.py``.
 """
 
 import hashlib
@@ -69,12 +68,12 @@ class Turn(msgspec.Struct, frozen=True):
     neighbours: int = 0
     width: int = BITS
     survivors: list[str] = []
-    codes: dict[str, bytes] = {}  # the confirmations that others made out for the site
+    codes: dict[str, bytes] = {}  # the confirmations from other sites
     boxes: dict[str, bytes] = {}  # the shares that others sealed for it
     widths: Widths | None = None
 
     def name(self, study: str, statistic: str) -> str:
-        """Name the sum by all that it is about: no mask, box or confirmation of one is any in another."""
+        """Identify the sum by its whole context: no mask, box or confirmation is valid in another."""
         members = [(member.site, member.key.hex()) for member in self.members]
         about = [study, self.sum, members, self.neighbours, self.width, statistic]
         if self.widths is not None:
@@ -86,12 +85,12 @@ class Turn(msgspec.Struct, frozen=True):
         return msgspec.json.encode([study, self.sum])
 
     def neighbour_places(self, study: str) -> list[list[int]]:
-        """List, for each member, the places of those it shares masks with: the same in all sums of a study."""
+        """List, for each member, the positions of those it shares masks with: the same in all sums of a study."""
         return neighbours(study, tuple(member.key for member in self.members), self.neighbours)
 
 
 class Hidden(Reply, frozen=True, kw_only=True):
-    """A site's masked part, fingerprints of the seeds that hide it, and shares of these for sites that derive none."""
+    """A site's masked part, fingerprints of its seeds, and shares of these for sites that cannot derive them."""
 
     layout: PartLayout
     words: memoryview
@@ -140,7 +139,7 @@ class MaskedPart:
         return withstood(n)
 
     def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
-        """Answer one step of a masked sum."""
+        """Perform one step of a masked sum."""
         turn = wire.decode(b"" if envelope.step is None else envelope.step.body, Turn)
         if turn.what == "key":
             return Ready(key=public_key(site.store))
@@ -177,7 +176,7 @@ class _Pair(NamedTuple):
     """What two sites derive for one sum: a mask, and keys for their messages to each other."""
 
     mask: bytes
-    give: bytes  # of the site's share for the other: to seal it, or to draw it
+    give: bytes  # of the site's share for the other: for sealing it, or for deriving it
     take: bytes
     code: bytes
     their_code: bytes
@@ -192,7 +191,7 @@ class SumAtSite:
         self.names, self.about = [member.site for member in turn.members], turn.about(study)
 
     def hide(self, own: Own) -> Hidden:
-        """Mask the part, and seal what recovers the masks for the others."""
+        """Mask the part, and seal the shares of its seeds for the others."""
         layout, words = flatten(own.release(), len(self.names), self.turn.widths or self.turn.width)
         seed = self._seed(own, layout, words)
         hidden_by, near = self._secrets(seed), self.near[self.place]
@@ -209,7 +208,7 @@ class SumAtSite:
         )
 
     def _boxes(self, seed: bytes, hidden_by: list[bytes]) -> dict[str, bytes]:
-        """Seal the shares that do not follow from a key: those of the others and the secret determine them."""
+        """Seal the shares that do not follow from a key; the key-derived shares and the secret determine them."""
         size, sealed = SEED * len(hidden_by), sealed_for(self.place, len(self.names))
         drawn = {i: drawn_share(pair.give, size) for i, pair in self.pairs.items() if i not in sealed}
         drawn[self.place] = drawn_share(seed, size)
@@ -219,9 +218,9 @@ class SumAtSite:
         return {self.names[i]: seal(self.pairs[i].give, one.tobytes()) for i, one in zip(sealed, shares, strict=True)}
 
     def settle(self, own: Own, question: str) -> None:
-        """Record whose parts the coordinator says are in the sum, once and for good.
+        """Record the coordinator's list of parts in the sum, permanently.
 
-        Every other sum of the same question must have the same parts: two that differ by a site tell that site's part.
+        Every other sum of the same request must have the same parts: two that differ by a site reveal that site's part.
         """
         if self.site.store.get(f"masked {self.sum}") is None:
             raise RefusedError("the site has hidden no part in this sum")
@@ -244,12 +243,12 @@ class SumAtSite:
             raise RefusedError("the site has not confirmed whose parts are in this sum")
 
     def confirm(self) -> Confirmed:
-        """Authenticate the list for each other site, so that the coordinator cannot send sites different ones."""
+        """Authenticate the list for each other site, so that the coordinator cannot send different lists."""
         others = [i for i in self.pairs if i not in self._lost]
         return Confirmed(codes={self.names[i]: self._code(self.pairs[i].code) for i in others})
 
     def open(self) -> Opened:
-        """Return the shares that the list calls for, if enough others have confirmed the same list."""
+        """Return the shares for the list, if enough others have confirmed the same list."""
         turn, places = self.turn, {name: i for i, name in enumerate(self.names)}
         others = [name for name in turn.survivors if places[name] != self.place]
         sealing = {self.names[i] for i in sealed_by(self.place, len(places))} & set(others)
@@ -292,7 +291,7 @@ class SumAtSite:
         return seed
 
     def _secrets(self, seed: bytes) -> list[bytes]:
-        """Return the seeds that hide the part: that of its own mask, and those shared with neighbours."""
+        """Return the seeds that mask the part: that of the self-mask, and those shared with neighbours."""
         return [derive(seed, b"own mask", SEED), *(self.pairs[i].mask for i in self.near[self.place])]
 
     def _adds(self, other: int) -> bool:
@@ -308,13 +307,13 @@ class SumAtSite:
 
     @cached_property
     def _lost(self) -> set[int]:
-        """The places of the sites whose parts are not in the sum."""
+        """The positions of the sites whose parts are not in the sum."""
         survivors = set(self.turn.survivors)
         return {i for i, name in enumerate(self.names) if name not in survivors}
 
     @cached_property
     def pairs(self) -> dict[int, _Pair]:
-        """What the site shares with each other, by place; derived when first needed."""
+        """The secrets that the site shares with each other, by position; derived when first needed."""
         return self.site.cache.once(
             CacheKey[dict[int, _Pair]]("pairs", self.sum),
             lambda: {i: self._pair(i, key) for i, key in enumerate(self._shared_secrets()) if i != self.place},
@@ -347,29 +346,29 @@ def adds_mask(site: str, other: str) -> bool:
 
 
 def sealed_for(place: int, n: int) -> list[int]:
-    """List the places for which a site seals shares; one less than two thirds of all draw theirs from keys.
+    """List the positions for which a site seals shares; one less than two thirds of all derive theirs from keys.
 
-    Those are the site itself and the next on the list of members, which goes round.
+    Those are the site itself and the next on the cyclic list of members.
     """
     return [(place + step) % n for step in range(threshold(n) - 1, n)]
 
 
 def sealed_by(place: int, n: int) -> list[int]:
-    """List the places that seal shares for a site."""
+    """List the positions that seal shares for a site."""
     return [(place - step) % n for step in range(threshold(n) - 1, n)]
 
 
 def drawn_share(key: bytes, size: int) -> bytes:
-    """Return the first bytes of a share that follows from a key: a share that others do not determine is random."""
+    """Return the first bytes of a share that follows from a key: a share not determined by others is random."""
     return hashlib.shake_256(b"silvan share\0" + key).digest(size)
 
 
 def mask_key(about: bytes, seed: bytes) -> tuple[bytes, bytes]:
-    """Return the key of a mask from its seed, and a fingerprint by which a seed made of shares is checked."""
+    """Return the key of a mask from its seed, and a fingerprint that checks a reconstructed seed."""
     key = hashlib.shake_256(b"silvan mask\0" + about + seed).digest(2 * KEY)
     return key[:KEY], key[KEY:]
 
 
 def rows_to_open(near: Sequence[int], lost: Collection[int]) -> list[int]:
-    """List which seeds of a site in the sum are opened: that of its own mask, and those it shares with lost sites."""
+    """List the opened seeds of a site in the sum: its self-mask's, and those it shares with lost sites."""
     return [0, *(1 + j for j, i in enumerate(near) if i in lost)] if lost else [0]

@@ -34,7 +34,7 @@ class Ready(Reply, frozen=True, kw_only=True):
 def place_of(
     site: Site, members: Sequence[SumMember], among: int, roster: Mapping[str, bytes] | None, what: str
 ) -> int:
-    """Check the members of a sum, at a site, and return the site's own place among them."""
+    """Check the members of a sum, at a site, and return the site's own position among them."""
     mine = SumMember(site.name, site.cache.once(CacheKey[bytes]("own key"), lambda: public_key(site.store)))
     if not len(members) == among >= MIN_SITES:
         raise RefusedError(f"a {what} needs at least {MIN_SITES} sites, and all that the sum is over")
@@ -63,7 +63,7 @@ def check_ready(site: str, reply: Reply) -> None:
 
 
 def check_sum(total: Reply, question: Asked, what: str) -> None:
-    """Apply the check of single replies to the sum; which site's part is at fault remains unknown."""
+    """Check the sum in place of single replies; the site with a wrong part remains unknown."""
     if question.check is not None:
         try:
             question.check(OVERALL, total)

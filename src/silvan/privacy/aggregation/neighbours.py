@@ -2,9 +2,9 @@
 
 A coordinator that knows the masks of some sites and subtracts those of the sites that were lost sees one sum for
 each connected piece of the rest; as long as the rest is connected, it sees one sum. On a circle where
-every site shares masks with the k/2 next to it on either side, the rest falls apart only where two stretches of k/2
-neighbours are gone. With m gone that cannot be if k > m. Otherwise, with the places on the circle as good as drawn by
-chance, the probability is at most the number of pairs of stretches times that of k given places being among m of n
+every site shares masks with the k/2 next to it on either side, the rest falls apart only where two runs of k/2
+neighbours are gone. With m gone this is impossible if k > m. Otherwise, with random positions on the circle, the
+probability is at most the number of pairs of runs times the probability that k given positions are among m of n
 (after Bell et al. 2020, whose graphs these are).
 """
 
@@ -41,7 +41,7 @@ def enough_neighbours(n: int) -> int:
 
 @lru_cache(maxsize=8)
 def neighbours(circle: str, keys: tuple[bytes, ...], k: int) -> list[list[int]]:
-    """List the places of each site's neighbours; the order on the circle is that of a digest of the sites' keys."""
+    """List the positions of each site's neighbours; a digest of the sites' keys determines the order on the circle."""
     n = len(keys)
     if k >= n - 1:
         return [[j for j in range(n) if j != i] for i in range(n)]

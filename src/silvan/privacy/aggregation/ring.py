@@ -6,7 +6,7 @@ for all counts of a matrix, which shows their differences: here every counter ha
 What goes from site to site is sealed, so the coordinator carries it unread. A sum takes one wave of messages in
 which all sites prepare their parts and send their public keys, then one per site, then one for the sum.
 
-Whoever controls both neighbours of a site learns its part: see docs/sums.md.
+Anyone who controls both neighbours of a site learns its part: see docs/sums.md.
 """
 
 import secrets
@@ -50,7 +50,7 @@ class Hop(msgspec.Struct, frozen=True):
     sealed: bytes = b""
 
     def name(self, study: str, statistic: str) -> str:
-        """Name the sum by everything that defines it, so that a box from one sum does not open in another."""
+        """Identify the sum by everything that defines it, so that a box from one sum does not open in another."""
         ring = [(member.site, member.key.hex()) for member in self.ring]
         return digest(msgspec.json.encode([study, self.sum, ring, statistic]))
 
@@ -62,7 +62,7 @@ class Passed(Reply, frozen=True, kw_only=True):
 
 
 class Running(msgspec.Struct, frozen=True):
-    """A running sum as the next site sees it: hidden by the first site's offsets."""
+    """A running sum as the next site sees it: masked by the first site's offsets."""
 
     layout: PartLayout
     counters: bytes
@@ -96,14 +96,14 @@ class RingPart:
         return 1
 
     def answer(self, site: Site, envelope: Envelope, own: Own) -> Reply:
-        """Answer one step of a ring sum."""
+        """Perform one step of a ring sum."""
         hop = wire.decode(b"" if envelope.step is None else envelope.step.body, Hop)
         if not hop.ring:
             own.prepare()
             return Ready(key=public_key(site.store))
         place = place_of(site, hop.ring, envelope.among, self.roster, "ring")
         names = [member.site for member in hop.ring]
-        if names != sorted(names):  # the first one ends a sum, and must not be another each time
+        if names != sorted(names):  # the first site ends a sum, and must not change from sum to sum
             raise RefusedError("a ring goes round in the order of its sites' names")
         name = hop.name(envelope.study, own.statistic)
         kept = f"pad {digest(f'{name} {own.hash}'.encode())}"
@@ -116,7 +116,7 @@ class RingPart:
             _check_finished_once(site, envelope, own)
             return total
         if isinstance(own.request, Noisy) and own.request.sharers > 1:
-            own.forget()  # shares of noise are drawn for the sites of the ring, and some may have been lost since
+            own.forget()  # shares of noise are sampled for the sites of the ring, and some may have been lost since
         layout, counters = flatten(own.release(), len(hop.ring))
         if place == 0:
             counters = counters + offsets(_pad(site, kept, layout, counters).seed, len(counters))
@@ -158,7 +158,7 @@ def _pad(site: Site, kept: str, layout: PartLayout, counters: np.ndarray) -> Pad
 
 
 def _check_finished_once(site: Site, envelope: Envelope, own: Own) -> None:
-    """Check that sums of one statistic are over one set of sites: a difference would be other sites' parts."""
+    """Check that sums of one statistic are over one set of sites: a difference would reveal other sites' parts."""
     once = f"ended {digest(msgspec.json.encode([envelope.study, own.statistic]))}"
     sites = msgspec.json.encode(sorted(envelope.over))
     if site.store.get(once) not in (None, sites):
@@ -185,15 +185,15 @@ def _finish(site: Site, kept: str, running: Running, box: str, own: Own) -> Repl
 class RingSums:
     """The way of summing that passes a sum round the ring of its sites, in the order of their names.
 
-    A site that is lost on the way, where the quorum allows that, is left out and the ring starts again: with
-    other sites it is another sum, with other offsets.
+    If the quorum allows it, a site lost on the way is left out and the ring starts again: with other sites it is
+    another sum, with other offsets.
     """
 
     name = "ring"
     least = MIN_SITES
 
     def must_stay(self, n: int) -> int:
-        """Return the fewest that a ring may have."""
+        """Return the minimum number of sites in a ring."""
         return MIN_SITES
 
     def total(self, federation: Federation, question: Asked) -> tuple[Reply, dict[str, Entry]]:
@@ -220,7 +220,7 @@ class RingSums:
         hop = wire.decode(known.body, Hop)
         try:
             return hop.ring, self._send(federation, question, hop, hop.ring[0].site, question.kind.reply)
-        except RefusedError:  # a site that was in the coordinator's process has forgotten the sum, and may begin anew
+        except RefusedError:  # a site in the coordinator's process has forgotten the sum, and may start again
             return [], None
 
     def _gather(self, federation: Federation, question: Asked) -> list[SumMember]:
@@ -255,7 +255,7 @@ class RingSums:
 
 
 def _journal_key(question: Asked, sites: list[str]) -> str:
-    """Return the name under which the journal has a sum that has gone round."""
+    """Return the journal's name for a sum that has gone round."""
     return digest(msgspec.json.encode(["ring", question.name, sorted(sites)]))
 
 

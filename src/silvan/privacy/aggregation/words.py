@@ -1,7 +1,7 @@
 """Counters that share words of 64 bits, each some bits above the last: words add up as their counters do.
 
-Rows of counters come in blocks. How many bits a counter takes is said for every block and column; as many counters of a
-column as fit share a word, and lane i of a block's words is the i-th run of its rows.
+Rows of counters come in blocks. Every block and column has a number of bits per counter; as many counters of a column
+as fit share a word, and lane i of a block's words is the i-th run of its rows.
 """
 
 import msgspec
@@ -25,17 +25,17 @@ class Widths(msgspec.Struct, frozen=True):
 
     @classmethod
     def alike(cls, size: int, width: int) -> "Widths":
-        """Return the widths of counters in one column that all take as many bits."""
+        """Return equal widths for counters in one column."""
         return cls(np.array([size], np.int64), np.array([[width]], np.uint8))
 
     @classmethod
     def holding(cls, lengths: np.ndarray, most: np.ndarray) -> "Widths":
-        """Return the least of ``STEPS`` that holds counters up to bounds, by block and column."""
+        """Return the smallest of ``STEPS`` that fits the bounds, by block and column."""
         bits = np.minimum(np.frexp(most.astype(np.float64))[1], BITS)
         return cls(lengths, STEPS[np.searchsorted(STEPS, bits)])
 
     def fit(self, shape: tuple[int, ...]) -> bool:
-        """Whether they are widths of an array of this shape."""
+        """Whether the widths fit an array of this shape."""
         lengths, bits = self.lengths, self.bits
         if lengths.dtype != np.int64 or bits.dtype != np.uint8 or bits.ndim != 2 or lengths.shape != bits.shape[:1]:
             return False
@@ -43,7 +43,7 @@ class Widths(msgspec.Struct, frozen=True):
         return right and int(lengths.sum()) == shape[0] and bool(((bits >= 1) & (bits <= BITS)).all())
 
     def words(self) -> int:
-        """Return how many words the counters take."""
+        """Return the number of words for the counters."""
         lanes = BITS // self.bits.astype(np.int64)
         return int((-(-self.lengths[:, None] // lanes)).sum())
 

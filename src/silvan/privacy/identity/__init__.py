@@ -1,1 +1,1 @@
-"""Who is who: keys and signatures of parties, matching of ids, the sampling key that only sites share."""
+"""Keys and signatures of parties, matching of IDs, and the sampling key that only sites share."""

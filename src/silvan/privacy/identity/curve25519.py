@@ -1,10 +1,9 @@
 """Points of Curve25519, by which ids are hidden: ids are hashed to the curve, points multiplied by a secret.
 
-X25519 of ``cryptography`` multiplies. A point is its u-coordinate, 32 bytes, and the order in which two secrets are put
-on it makes no difference. Any 32 bytes are a point of the curve or of its twist, and stay where they are when they are
-multiplied, which would show a bit of every id: so ids are hashed to points of the curve alone. Secrets are
-multiples of 8 (RFC 7748): what comes out is in the subgroup of prime order, and a point of small order comes out as
-nought and is refused.
+X25519 of ``cryptography`` multiplies. A point is its u-coordinate, 32 bytes, and two secrets can be applied in either
+order. Any 32 bytes are a point of the curve or of its twist, and remain so under multiplication, which would reveal
+one bit of every ID: so IDs are hashed only to points of the curve. Secrets are multiples of 8 (RFC 7748), so products
+are in the subgroup of prime order, and a point of small order becomes zero and is refused.
 """
 
 import hmac
@@ -26,9 +25,9 @@ _SHARED_OUT = 512
 
 
 def hash_to_points(key: bytes, texts: Sequence[bytes], threads: int = 1) -> list[bytes]:
-    """Hash texts to points of the curve: HMAC-SHA-256 with a counter that rises until the digest is one.
+    """Hash texts to points of the curve: HMAC-SHA-256 with a counter, until the digest is a point.
 
-    Half of all numbers are, so that two tries do on average.
+    Half of all numbers are points, so two attempts suffice on average.
     """
     points = [b""] * len(texts)
     waiting = [(i, 0) for i in range(len(texts))]
@@ -50,7 +49,7 @@ def hash_to_points(key: bytes, texts: Sequence[bytes], threads: int = 1) -> list
 
 
 def _on_curve(numbers: list[int], modulus: Modulus, threads: int) -> list[bool]:
-    """Return of which u the number u^3 + A u^2 + u is a square other than 0, by Euler's criterion."""
+    """Return for each u whether u^3 + A u^2 + u is a nonzero square, by Euler's criterion."""
     squares = to_montgomery(to_words([u * (u * (u + _A) + 1) % PRIME for u in numbers], 4), modulus, threads)
     symbols = from_montgomery(power(squares, (PRIME - 1) // 2, modulus, threads), modulus, threads)
     there: list[bool] = (symbols == np.array([1, 0, 0, 0], np.uint64)).all(axis=1).tolist()
@@ -67,7 +66,7 @@ def multiply_points(secret: bytes, points: Iterable[bytes]) -> list[bytes]:
 
 
 def cut_points(data: bytes, size: int = POINT) -> list[bytes]:
-    """Read points that were joined, of so many bytes each."""
+    """Split joined points of equal length."""
     if not data or len(data) % size:
         raise FormatError("what should be points is of another length")
     return [data[i : i + size] for i in range(0, len(data), size)]

@@ -1,10 +1,10 @@
-"""Entity alignment: find the rows that all parties have, without showing an id to anybody.
+"""Entity alignment: find the rows that all parties have, without disclosing an ID to anybody.
 
-Parties share a key that the coordinator does not have (``shared_key.py``). They name a row by HMAC-SHA-256 of its id,
-encrypted by that key (``row_digests``). Two ways lead to the rows in common. ``keyed``: every party sends its digests
-and the coordinator intersects them; it learns how many rows there are where, and which of them are the same person's,
-not who that is. ``psi``: the label holder finds the ids in common by private set intersection with each other party
-(``psi.py``) and sends the digests of these alone, so that rows in no other table stay unknown to everybody.
+Parties share a key that the coordinator does not have (``shared_key.py``). They identify a row by HMAC-SHA-256 of its
+ID, encrypted with that key (``row_digests``). There are two ways to find common rows. ``keyed``: every party sends its
+digests and the coordinator intersects them; it learns the number of rows everywhere, and which of them belong to the
+same person, but not who that is. ``psi``: the label holder finds the common IDs by private set intersection with each
+other party (``psi.py``) and sends only their digests, so that other rows stay unknown to everybody.
 
 A list of digests is a blob that later requests refer to; every party finds its own rows for it.
 """
@@ -40,7 +40,7 @@ WORDS = 2
 class Introduction(Reply, frozen=True, kw_only=True):
     """A party's numbers of columns and rows, the state of its IDs, and digests if the IDs are usable."""
 
-    columns: list[str]  # keyed digests of their names, by which columns of one name are noticed
+    columns: list[str]  # keyed digests of their names, which reveal columns with the same name
     has_id: bool
     has_label: bool
     rows: int
@@ -55,7 +55,7 @@ class Introduce(Ask[Introduction], frozen=True, kw_only=True):
 
 
 class RowDigests(msgspec.Struct, frozen=True):
-    """The digests of the rows that requests are about, each once."""
+    """The digests of the rows for requests, each once."""
 
     digests: np.ndarray
 
@@ -65,7 +65,7 @@ class RowDigests(msgspec.Struct, frozen=True):
 
 @answers(Introduce)
 def introduce(site: Site, request: Introduce) -> Introduction:
-    """Describe the party's columns, rows and ids."""
+    """Describe the party's columns, rows and IDs."""
     party = party_of(site)
     party.check_label()
     ids = party.ids
@@ -84,9 +84,9 @@ def introduce(site: Site, request: Introduce) -> Introduction:
 
 
 def id_words(party: Party) -> np.ndarray:
-    """Return the words by which a party's rows are sampled, keyed digests of ids that a seed repeats: uint64 (rows, 2).
+    """Return a party's sampling words, keyed digests of IDs that a seed reproduces: uint64 (rows, 2).
 
-    Whoever knows the seed can work them out for an id, so they stay with the parties.
+    Anyone who knows the seed can compute them for an ID, so they stay with the parties.
     """
     key = party.key_for("words of rows") if party.seed is None else derived_key(party.seed, "parties")
     return party.cache.once(
@@ -130,7 +130,7 @@ def digest_ids(key: bytes, kind: str, texts: Iterable[str]) -> np.ndarray:
 
 
 def places_of(party: Party, blob: Blob) -> np.ndarray:
-    """Find a party's own rows for a list of digests: row numbers of its table, -1 where it lacks a row."""
+    """Find a party's rows for a list of digests: row numbers of its table, -1 where it lacks a row."""
 
     def find() -> np.ndarray:
         wanted = wire.decode(party.blob(blob.hash), RowDigests).digests
@@ -150,7 +150,7 @@ def places_of(party: Party, blob: Blob) -> np.ndarray:
 
 
 def _own_in_order(party: Party) -> tuple[np.ndarray, np.ndarray]:
-    """Return a party's own digests in ascending order, and the row of its table that each is of."""
+    """Return a party's digests in ascending order, and their rows in its table."""
 
     def sort() -> tuple[np.ndarray, np.ndarray]:
         digests = row_digests(party)
@@ -173,7 +173,7 @@ def check_digests(digests: np.ndarray) -> None:
 
 
 def rising_order(digests: np.ndarray) -> np.ndarray:
-    """Return the order in which digests rise: indices."""
+    """Return the ascending order of digests, as indices."""
     order = np.argsort(digests[:, 0])
     if _repeats(digests[order, 0]):
         order = np.lexsort(digests.T[::-1])  # takes twice as long
@@ -190,11 +190,11 @@ def _check_size(digests: np.ndarray) -> None:
 
 
 def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Find digests in a sorted list: their indices, -1 for those that are not there."""
+    """Find digests in a sorted list: their indices, -1 if missing."""
     if not len(known):
         return np.full(len(wanted), -1)
     first = known[:, 0].copy()
-    if not _repeats(first):  # as it is with digests that nobody has made up
+    if not _repeats(first):  # true unless somebody invented the digests
         at = np.minimum(np.searchsorted(first, wanted[:, 0]), len(known) - 1)
         return np.where((known[at] == wanted).all(axis=1), at, -1)
     places = {digest.tobytes(): place for place, digest in enumerate(known)}
@@ -207,7 +207,7 @@ def find_digests(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def introduce_parties(federation: Federation, id_column: str | None) -> dict[str, Introduction]:
     """Ask what the parties hold, and raise an error if ids do not identify rows.
 
-    Without an ``id_column``, every party's own is called as the party likes.
+    Without an ``id_column``, each party names its own.
     """
     named = "" if id_column is None else f" {id_column!r}"
     with federation.counted_apart():
@@ -255,13 +255,13 @@ def _check_introduction(site: str, reply: Introduction) -> None:
 
 
 def common_digests(by_party: dict[str, np.ndarray]) -> np.ndarray:
-    """Intersect the parties' digests; the result is in order. Raise an error that names a party that shares no row."""
+    """Intersect the parties' digests; the result is sorted. Raise an error that names a party that shares no row."""
     common = next(iter(by_party.values()))
     for digests in by_party.values():
         common = common[find_digests(digests, common) >= 0]
     if len(common):
         return common
-    # whom to name: one that shares no row with some other, or else all of them
+    # the party to name: one that shares no row with some other, otherwise all of them
     for name, digests in by_party.items():
         for other, others in by_party.items():
             if name != other and not (find_digests(others, digests) >= 0).any():

@@ -1,13 +1,13 @@
-"""Private set intersection: the label holder finds which of its ids others have, and nobody learns other ids.
+"""Private set intersection: the label holder finds which of its IDs others have, and nobody learns other IDs.
 
-By Diffie-Hellman, once with each other party. An id is hashed to a point of a curve (``curve25519.py``). The label
-holder puts its secret on its points and the other party its own on top (``response``); on the other party's points
-(``setup``) the label holder puts its secret as the second. Points that are equal then are the ids in common. Secrets
-are of one study, and what travels is sealed for the parties.
+It runs Diffie-Hellman once with each other party. An ID is hashed to a point of a curve (``curve25519.py``). The label
+holder applies its secret to its points and the other party its own on top (``response``); on the other party's points
+(``setup``) the label holder's secret comes second. Equal points are the common IDs. Secrets belong to one study, and
+messages are sealed for the parties.
 
-The label holder learns which of its own ids each other party has; the others learn how many rows it has. The
-coordinator sees the digests of the rows in common and no others, and cannot put ids of its own among the points: a
-party hides once in a study, and only what a party has sealed. What is assumed is in docs/vertical.md.
+The label holder learns which of its own IDs each other party has; the others learn its number of rows. The coordinator
+sees the digests of common rows and no others, and cannot insert IDs among the points: a party hides points once per
+study, and only sealed ones. docs/vertical.md lists the assumptions.
 """
 
 from typing import ClassVar
@@ -55,7 +55,7 @@ class TwiceHidden(Reply, frozen=True, kw_only=True):
 class HideTwice(Ask[TwiceHidden], frozen=True, kw_only=True):
     """Hide the label holder's IDs a second time, and the party's IDs for comparison."""
 
-    once: ClassVar[bool] = True  # whoever may have any ids hidden can try any id
+    once: ClassVar[bool] = True  # anyone who may have arbitrary IDs hidden can try any ID
 
     request: Derived[Blob]
 
@@ -70,7 +70,7 @@ class Common(Reply, frozen=True, kw_only=True):
 class Intersect(Ask[Common], frozen=True, kw_only=True):
     """The IDs that all other parties also have."""
 
-    once: ClassVar[bool] = True  # whoever may have any points compared can try any id
+    once: ClassVar[bool] = True  # anyone who may have arbitrary points compared can try any ID
 
     setups: Derived[dict[str, Blob]]
     responses: Derived[dict[str, Blob]]
@@ -81,7 +81,7 @@ class Intersect(Ask[Common], frozen=True, kw_only=True):
 
 @answers(HideIds)
 def hide_ids(site: Site, request: HideIds) -> HiddenIds:
-    """Hide the party's ids by its secret."""
+    """Hide the party's IDs with its secret."""
     party = party_of(site)
     points = _hide(party, _texts(party, _order(party)), _FIRST)
     return HiddenIds(request=seal(party.key_for("hidden ids"), b"".join(points)))
@@ -89,12 +89,12 @@ def hide_ids(site: Site, request: HideIds) -> HiddenIds:
 
 @answers(HideTwice)
 def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
-    """Hide the label holder's ids once more, by this party's secret."""
+    """Apply this party's secret to the label holder's hidden IDs."""
     party = party_of(site)
     hidden = unseal(party.key_for("hidden ids"), party.blob(request.request.hash), LABEL_HOLDER)
     twice = multiply_points(_secret(party, _SECOND), cut_points(hidden))
     _note_once(party, request.kind(), hidden)
-    own = sorted(_hide(party, _texts(party), _SECOND))  # in an order that tells nothing
+    own = sorted(_hide(party, _texts(party), _SECOND))  # in an order that reveals nothing
     key_of_own, key_of_twice = _keys_of(party, party.name)
     response = b"".join(point[:_COMPARED] for point in twice)
     return TwiceHidden(setup=seal(key_of_own, b"".join(own)), response=seal(key_of_twice, response))
@@ -102,7 +102,7 @@ def hide_twice(site: Site, request: HideTwice) -> TwiceHidden:
 
 @answers(Intersect)
 def intersect(site: Site, request: Intersect) -> Common:
-    """Find the ids that all parties have."""
+    """Find the IDs that all parties have."""
     party = party_of(site)
     others = set(party.seals) - {party.name}
     if set(request.setups) != set(request.responses):
@@ -134,12 +134,12 @@ _FIRST, _SECOND = "hides ids first", "hides ids second"
 
 
 def _secret(party: Party, purpose: str) -> bytes:
-    """Return the secret that a party puts on points, the same after a restart."""
+    """Return the party's secret for points, the same after a restart."""
     return party.secret_for(f"private set intersection: {purpose}")[:POINT]
 
 
 def _keys_of(party: Party, name: str) -> tuple[bytes, bytes]:
-    """Return the keys by which a party seals its own points, and the label holder's that it has hidden once more."""
+    """Return the keys that seal the party's own points, and the label holder's with its secret applied."""
     return party.key_for(f"ids hidden by {name}"), party.key_for(f"hidden twice by {name}")
 
 
@@ -149,7 +149,7 @@ def _order(party: Party) -> np.ndarray:
 
 
 def _texts(party: Party, order: np.ndarray | None = None) -> list[bytes]:
-    """Return the ids as they are hashed."""
+    """Return the IDs in the form for hashing."""
     ids = party.ids
     if not ids.kind or ids.missing or ids.repeated:
         raise RefusedError("the party's ids are not unique")
@@ -157,14 +157,14 @@ def _texts(party: Party, order: np.ndarray | None = None) -> list[bytes]:
 
 
 def _hide(party: Party, texts: list[bytes], purpose: str) -> list[bytes]:
-    """Hash ids to points, under the key that parties share, and put the party's secret on them."""
+    """Hash IDs to points, under the key that parties share, and apply the party's secret."""
     points = hash_to_points(party.key_for("points of ids"), texts, thread_count(party.n_jobs))
     return multiply_points(_secret(party, purpose), points)
 
 
 def _note_once(party: Party, kind: str, asked: bytes) -> None:
-    """Raise an error if the party has answered the same about other points, in whatever task of the study."""
-    name = f"{SEQUENCE} {kind} {party.secret_for(f'name of {kind}')[:16].hex()}"  # the secret is of the study
+    """Raise an error if the party has already replied about other points, in any task of the study."""
+    name = f"{SEQUENCE} {kind} {party.secret_for(f'name of {kind}')[:16].hex()}"  # the secret belongs to the study
     wanted = digest(asked).encode()
     known = party.store.get(name)
     if known is None:

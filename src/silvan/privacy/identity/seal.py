@@ -1,6 +1,6 @@
-"""Encryption between two sites whose messages a third party carries: a key for each pair, and sealed boxes.
+"""Encryption between two sites through a third party: a key for each pair, and sealed boxes.
 
-A site's key pair (X25519) stays the same for good. Two sites derive a key from theirs for each purpose (HKDF with
+A site's key pair (X25519) is permanent. Two sites derive a key from theirs for each purpose (HKDF with
 SHA-256), so that a box made for one purpose cannot be opened for another. Boxes are ChaCha20-Poly1305.
 """
 
@@ -66,7 +66,7 @@ LABEL_HOLDER = "the label holder"
 
 
 def unseal(key: bytes, box: bytes, by: str = "another site") -> bytes:
-    """Decrypt a box; raise an error, which names who sealed it, if it was changed or is of another pair or purpose."""
+    """Decrypt a box; raise an error that names the sealing site if the box was changed or belongs elsewhere."""
     try:
         return ChaCha20Poly1305(key[:32]).decrypt(box[:_NONCE], box[_NONCE:], None)
     except (InvalidTag, ValueError):

@@ -1,12 +1,12 @@
 """A key that sites, or parties, share and the coordinator does not have.
 
-The first site draws the key and seals it for each of the others, by the keys on its roster and no others; the
-coordinator carries the boxes and can open none. A site stores the key that it drew or was sent, so that a resumed study
-goes on with it, and takes no other in the same study.
+The first site creates the key and seals it for each of the others, only with the keys on its roster; the coordinator
+forwards the boxes and can open none. A site stores the key, so that a resumed study continues with it, and accepts no
+other in the same study.
 
-Sites that hold rows sample them by it, so the coordinator cannot know which rows are in which tree. Parties that hold
-columns name their rows by it (``identity.py``). By a second key sites prove their parts of sums
-(``federation/proven_sums.py``): it is revealed when the study is closed.
+Sites with rows use it for sampling, so the coordinator cannot know which rows are in which tree. Parties with columns
+use it to identify rows (``identity.py``). A second key proves the sites' parts of sums (``federation/proven_sums.py``);
+it is revealed when the study is closed.
 """
 
 import secrets
@@ -49,7 +49,7 @@ class KeyTaken(Reply, frozen=True, kw_only=True):
 
 
 class TakeKey(Ask[KeyTaken], frozen=True, kw_only=True):
-    """Keep the key that another site sealed."""
+    """Store the key that another site sealed."""
 
     of_rows: ClassVar[bool] = False
 
@@ -74,7 +74,7 @@ def restore_sampling_key(site: Site, study: str) -> None:
 
 @answers(DealKey)
 def deal_key(site: Site, request: DealKey) -> SealedKeys:
-    """Draw the key, or read the stored one, and seal it for each other site."""
+    """Create the key, or read the stored one, and seal it for each other site."""
     if len(set(request.sites)) < len(request.sites):
         raise FormatError("not a list of other sites")
     keys = {other: key_of_pair(site, other, request.study, request.purpose) for other in request.sites}
@@ -94,7 +94,7 @@ def take_key(site: Site, request: TakeKey) -> KeyTaken:
 
 
 def key_of_pair(site: Site, other: str, study: str, purpose: str) -> bytes:
-    """Return the key that this site has with one on its roster, for one purpose in a study."""
+    """Return the key that this site shares with one on its roster, for one purpose in a study."""
     seals = site.seals if isinstance(site, Party) else site.signer.roster.seals if site.signer is not None else {}
     if other not in seals or other == site.name:
         raise RefusedError(f"the site shares its key with the others on its roster, and {other!r} is none of them")

@@ -1,1 +1,1 @@
-"""Differential privacy: noise, exact sampling, requests answered with noise, budgets and accounting."""
+"""Differential privacy: noise, exact sampling, noisy requests, budgets and accounting."""

@@ -1,9 +1,9 @@
-"""Privacy accounting: every question that was answered with noise, its cost, and how costs add up.
+"""Privacy accounting: every noisy request, its cost, and how costs add up.
 
-The unit is one row added or removed. A row is in one cell of a histogram, so a histogram's cells, whatever they are
-(bins, classes, nodes of one tree's level), cost what one of them costs: they are asked in parallel. Histograms that
-all see the row (columns, tables, levels, trees, rounds) cost the sum: they are asked in sequence. Sites have different
-rows, so what one site answers costs the rows of others nothing.
+The unit is one row added or removed. A row is in one cell of a histogram, so all cells of a histogram (bins, classes,
+nodes of one tree's level) together cost as much as one: parallel composition. Histograms that all contain the row
+(columns, tables, levels, trees, rounds) cost the sum: sequential composition. Sites have different rows, so one site's
+reply costs the rows of others nothing.
 """
 
 import math
@@ -19,7 +19,7 @@ UNIT = "one row of those trained on, added or removed"
 class NoisyQuery:
     """One request: its cost, and its noise.
 
-    ``times`` histograms of it see a row, one after the other; together a row changes them by ``sensitivity``.
+    ``times`` of its histograms contain a row, one after the other; together a row changes them by ``sensitivity``.
     """
 
     what: str
@@ -31,7 +31,7 @@ class NoisyQuery:
 
     @classmethod
     def of(cls, what: str, noise: Noise, times: int) -> "NoisyQuery":
-        """Describe a question that is answered with such noise."""
+        """Describe a request with such noise."""
         epsilon = rounded_down(Fraction(noise.epsilon))
         return cls(what, epsilon, times, noise.sensitivity, float(noise.scale), noise.alpha)
 
@@ -43,15 +43,15 @@ class Privacy:
     Parameters
     ----------
     epsilon
-        What was asked for; ``total`` is at most that.
+        The requested limit; ``total`` is at most that.
     queries
-        Every question whose answer has noise.
+        Every noisy request.
     seen_by
-        Whom the guarantee holds against.
+        Against whom the guarantee holds.
     public
-        What is taken to be known to everybody.
+        What is assumed to be public.
     outside
-        What was told, or may be, that no noise covers.
+        What is, or may be, disclosed without noise.
     """
 
     epsilon: float
@@ -65,7 +65,7 @@ class Privacy:
 
     @property
     def total(self) -> float:
-        """Epsilon of all questions together."""
+        """Epsilon of all requests together."""
         exact = sum((Fraction(query.epsilon) for query in self.queries), Fraction(0))
         return rounded_up(exact)
 
@@ -89,19 +89,19 @@ class Privacy:
 
 
 def rounded_down(exact: Fraction) -> float:
-    """Return the largest float that is not above a number."""
+    """Return the largest float that is at most a number."""
     near = float(exact)
     return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
 
 
 def rounded_up(exact: Fraction) -> float:
-    """Return the smallest float that is not below a number."""
+    """Return the smallest float that is at least a number."""
     near = float(exact)
     return near if Fraction(near) >= exact else math.nextafter(near, math.inf)
 
 
 class EpsilonSplit:
-    """An epsilon to be split: what is taken never adds up to more, not even by rounding."""
+    """An epsilon to be split: the parts never add up to more, not even by rounding."""
 
     def __init__(self, epsilon: float) -> None:
         self.whole = self.left = Fraction(epsilon)
@@ -113,5 +113,5 @@ class EpsilonSplit:
         return part
 
     def rest(self) -> float:
-        """Take all that is left."""
+        """Take everything that is left."""
         return self.take(Fraction(1))

@@ -1,11 +1,10 @@
 """A site's privacy budget over all studies: its noisy replies, their cost, and what is left.
 
-A question is checked against what is left and charged before any row is looked at; then rows are counted, noise is
-drawn, and the noisy answer is kept before it leaves. So whatever fails or is killed at whatever point, nothing has left
-that was not charged, and a question that comes again gets the answer that was kept, at no cost: the same noise reveals
-nothing new.
+A request is checked against the remaining budget and charged before any row is read; then rows are counted, noise is
+sampled, and the noisy reply is stored before it leaves. So whatever fails or is killed at any point, everything that
+left has been charged, and a repeated request gets the stored reply at no cost: the same noise reveals nothing new.
 
-Costs are added up as fractions, exactly; a limit is kept to within a billionth, so that ten times 0.1 fits into 1.
+Costs are added up as exact fractions; a limit holds to within a billionth, so that ten times 0.1 fits into 1.
 """
 
 import secrets
@@ -25,7 +24,7 @@ from silvan.privacy.noise.laplace import check_epsilon
 from silvan.util.files import has_no_room, no_room
 from silvan.util.sqlite_file import open_database
 
-_APPLICATION = 0x53494C42  # how SQLite files say whose they are: "SILB"
+_APPLICATION = 0x53494C42  # marks our SQLite files: "SILB"
 
 _SLACK = Fraction(1, 10**9)
 
@@ -46,7 +45,7 @@ CREATE TABLE IF NOT EXISTS ledger (owner TEXT PRIMARY KEY, lines INTEGER NOT NUL
 
 
 class Charge(NamedTuple):
-    """One noisy answer: when it was given, to what, and at what cost."""
+    """One noisy reply: its time, its request, and its cost."""
 
     at: float
     what: str
@@ -54,7 +53,7 @@ class Charge(NamedTuple):
 
 
 class StudyShare(NamedTuple):
-    """A study, and the most that it may cost of the budget; None: as much as is left."""
+    """A study, and the maximum that it may cost of the budget; None: as much as is left."""
 
     name: str = ""
     most: float | None = None
@@ -69,11 +68,11 @@ class Budget:
     Parameters
     ----------
     limit
-        Epsilon for all questions ever; None for no limit, charges are recorded all the same.
+        Epsilon for all requests ever; None for no limit, with charges recorded anyway.
     path
         A file (SQLite) that outlives studies and processes; None: charges live as long as this object.
     site
-        Whose budget it is; a file that was begun by another site is refused.
+        The owner of the budget; a file of another site is refused.
     """
 
     def __init__(self, limit: float | None = None, path: str | Path | None = None, site: str | None = None) -> None:
@@ -98,7 +97,7 @@ class Budget:
             return float(max(Fraction(self.limit) - _spent(db), Fraction(0)))
 
     def check(self, draw: str, epsilon: float, study: StudyShare = WITHOUT_SHARE) -> None:
-        """Raise an error if a draw costs more than is left, unless it was charged before."""
+        """Raise an error if a sample costs more than is left, unless it was charged before."""
         with self._using() as db:
             if not _known(db, draw):
                 check_epsilon(epsilon)
@@ -121,7 +120,7 @@ class Budget:
                 self._check_affordable(db, epsilon, study)
                 _insert(db, draw, float(epsilon), what, study.name)
 
-    # -- what it knows of the ledger beside it, and the ledger of it
+    # -- what it records of the ledger beside it, and the ledger of it
 
     def note_ledger(self, owner: str, lines: int, hash_: str) -> None:
         """Record a ledger's position, by its signing key: the number of lines, and the digest of the last."""
@@ -129,7 +128,7 @@ class Budget:
             db.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?)", (owner, lines, hash_))
 
     def progress(self) -> tuple[int, float]:
-        """Return how many charges there are, and their sum."""
+        """Return the number of charges, and their sum."""
         with self._using() as db:
             return int(db.execute("SELECT COUNT(*) FROM charge").fetchone()[0]), float(_spent(db))
 
@@ -140,7 +139,7 @@ class Budget:
         return None if row is None else (int(row[0]), str(row[1]))
 
     def make_up(self, spent: float) -> None:
-        """Charge the difference to an amount that is known to be spent."""
+        """Charge the difference to an amount known to be spent."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")
             lacking = float(Fraction(spent) - _spent(db))
@@ -148,7 +147,7 @@ class Budget:
                 _insert(db, f"restored {secrets.token_hex(16)}", lacking, "spent before an older file was put back")
 
     def keep(self, draw: str, answer: bytes) -> bytes:
-        """Store a noisy answer before it leaves; return the one that was stored first."""
+        """Store a noisy reply before it leaves; return the first stored one."""
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")
             if not _known(db, draw):
@@ -158,13 +157,13 @@ class Budget:
         return bytes(row[0])
 
     def kept(self, draw: str) -> bytes | None:
-        """Return the answer that was stored, if there is one."""
+        """Return the stored reply, if there is one."""
         with self._using() as db:
             row = db.execute("SELECT answer FROM charge WHERE draw = ?", (draw,)).fetchone()
         return None if row is None or row[0] is None else bytes(row[0])
 
     def settle(self, draw: str, sites: Sequence[str]) -> None:
-        """Record which sites' parts are in the sum of a draw of shares; raise an error for another sum of it."""
+        """Record the sites in the sum of a sample of shares; raise an error for another sum of it."""
         listed = msgspec.json.encode(sorted(sites)).decode()
         with self._using() as db, db:
             db.execute("BEGIN IMMEDIATE")
@@ -243,6 +242,6 @@ def _insert(db: sqlite3.Connection, draw: str, epsilon: float, what: str, study:
 
 
 def _spent(db: sqlite3.Connection, study: str | None = None) -> Fraction:
-    """Return what was charged, by one study or by all; a sum in SQLite would round."""
+    """Return the charges of one study or of all; a sum in SQLite would round."""
     known = db.execute("SELECT epsilon FROM charge WHERE ?1 IS NULL OR study = ?1", (study,))
     return sum((Fraction(row[0]) for row in known), Fraction(0))

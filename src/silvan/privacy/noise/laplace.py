@@ -1,7 +1,7 @@
 """Discrete Laplace noise on counts, with the epsilon that it guarantees.
 
-Where one site's noise must be enough by itself, it is opendp's discrete Laplace. Where only a sum over sites is seen,
-each site adds a share of it (``sampler.py``), and the sum of all shares is exactly one discrete Laplace number.
+If one site's noise must suffice by itself, it is opendp's discrete Laplace. If only a sum over sites is visible, each
+site adds a share (``sampler.py``), and the sum of all shares is exactly one discrete Laplace number.
 """
 
 import math
@@ -25,11 +25,11 @@ class Noise:
     Parameters
     ----------
     sensitivity
-        By how much one row can change the integers, all changes added up.
+        The total change of the integers that one row can cause.
     epsilon
-        What seeing the noisy integers may reveal of a row.
+        The privacy guarantee for a row.
     sharers
-        How many sites' shares make up the noise; 1: this site adds all of it.
+        The number of sites whose shares make up the noise; 1: this site adds all of it.
     """
 
     sensitivity: int
@@ -77,7 +77,7 @@ def check_epsilon(epsilon: Any) -> None:
 
 
 def load_opendp() -> Any:
-    """Return opendp, which is slow to import and an extra; raise ``RefusedError`` where it is not installed."""
+    """Return opendp, which is slow to import and an extra; raise ``RefusedError`` if it is not installed."""
     try:
         import opendp.prelude as dp
     except ImportError:

@@ -1,8 +1,8 @@
-"""Requests that are answered with noise: the noise is charged for, drawn once, and the answer is stored.
+"""Noisy requests: the noise is charged and sampled once, and the reply is stored.
 
-Whether, when and how such a request is answered must not depend on the rows. So all that can be wrong with the request
-itself is found first, without a look at them; then it is charged; and whatever fails while rows are counted is one
-error that says nothing, and stays charged.
+Whether, when and how a site replies to such a request must not depend on the rows. So all mistakes in the request
+itself are found first, without reading rows; then it is charged; and any failure while rows are counted gives the
+same error, which reveals nothing and stays charged.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +33,9 @@ class UncountedError(SilvanError):
 class Noisy(Request, frozen=True, kw_only=True):
     """A request with a noisy reply.
 
-    The site works out by itself how much one row can change the answer, and adds noise that is enough for
-    ``epsilon``. With ``sharers`` above 1 it adds one of so many shares, and only the sum has all of it: so a draw of
-    shares is for one sum over one set of sites. For another one the site draws, and charges, anew.
+    The site computes how much one row can change the reply, and adds enough noise for ``epsilon``. With ``sharers``
+    above 1 it adds one of that many shares, and only the sum has all of the noise: so a sample of shares serves one sum
+    over one set of sites. For another sum the site samples, and charges, again.
     """
 
     epsilon: Fixed[float]
@@ -46,7 +46,7 @@ class Noisy(Request, frozen=True, kw_only=True):
         return Noise(sensitivity, read_epsilon(self.epsilon) * share, self.sharers)
 
     def noises(self, schema: Schema) -> tuple[Noise, ...]:
-        """Return the noise that the answer gets: one for all integers, or one for each entry of the last axis."""
+        """Return the noise of the reply: one for all integers, or one for each entry of the last axis."""
         raise NotImplementedError
 
     def describe(self, reply: Any = None) -> str:
@@ -66,7 +66,7 @@ class Noisy(Request, frozen=True, kw_only=True):
 
 
 def read_epsilon(epsilon: float) -> Fraction:
-    """Return the epsilon of a question; raise ``FormatError`` if it is out of range."""
+    """Return the epsilon of a request; raise ``FormatError`` if it is out of range."""
     try:
         check_epsilon(epsilon)
     except InputError:
@@ -75,7 +75,7 @@ def read_epsilon(epsilon: float) -> Fraction:
 
 
 def check_noisy(request: Noisy, among: int) -> None:
-    """Check that epsilon is in range, and that no more sites share the noise than the sum is over."""
+    """Check that epsilon is in range, and that no more sites share the noise than are in the sum."""
     read_epsilon(request.epsilon)
     if not 1 <= request.sharers <= max(among, 1):
         raise RefusedError("the noise would be shared by more sites than take part")
@@ -84,7 +84,7 @@ def check_noisy(request: Noisy, among: int) -> None:
 def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> str:
     """Return the name of a noise sample: a digest of the noisy quantity and, for a share, of the sum's sites.
 
-    ``over`` are these sites; None: those of the question that the site is about to answer.
+    ``over`` are these sites; None: those of the current request.
     """
     rows = [site.name, _fingerprint(site), site.label, site.exclude, site.test, site.split_seed]
     if site.date_split is not None:
@@ -99,8 +99,8 @@ def draw_name(site: Site, request: Noisy, over: Sequence[str] | None = None) -> 
 def drawn_once(site: Site, request: Noisy, kind: type[T], draw: Callable[[], T]) -> T:
     """Return the stored reply to a request; if there is none, charge for it, then sample and store it.
 
-    ``draw`` counts rows and adds noise. All that can be wrong with the request must have been found before: whatever
-    fails in ``draw`` is the same error, and stays charged.
+    ``draw`` counts rows and adds noise. The request must have been checked before: any failure in ``draw`` gives the
+    same error, and stays charged.
     """
     if request.sharers == 1:
         load_opendp()
@@ -117,15 +117,15 @@ def drawn_once(site: Site, request: Noisy, kind: type[T], draw: Callable[[], T])
 
 
 def _fingerprint(site: Site) -> str:
-    """Name the site's table; one that cannot be read has a name, too, and is charged for like any other."""
+    """Return the name of the site's table; an unreadable one has a name too, and is charged like any other."""
     try:
         return site.cache.once(CacheKey[str]("fingerprint"), site.fingerprint)
-    except Exception:  # it shows again when rows are counted
+    except Exception:  # the error recurs when rows are counted
         return "unreadable"
 
 
 def settle_shares(site: Site, request: Request, members: Sequence[str], survivors: Sequence[str]) -> None:
-    """Record that shares drawn for a sum over some sites go into one sum: that of the sites that are left.
+    """Record that shares sampled for a sum over some sites go into one sum: that of the remaining sites.
 
     Two sums of the same shares, over sites that differ by one, would reveal that site's part with its share alone.
     """
@@ -134,7 +134,7 @@ def settle_shares(site: Site, request: Request, members: Sequence[str], survivor
 
 
 def _study_share(site: Site) -> StudyShare:
-    """Return what the study at hand may cost of the site's budget."""
+    """Return the maximum cost of the current study in the site's budget."""
     share: Callable[[str], StudyShare] | None = getattr(site.outbox, "study_share", None)
     return WITHOUT_SHARE if share is None else share(site.study)
 

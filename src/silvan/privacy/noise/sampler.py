@@ -1,18 +1,18 @@
 """Exact sampling of discrete noise: coins of bias exp(-x), shares of discrete Laplace noise, random responses.
 
-Floating-point noise leaks: which floats can occur depends on what the noise was added to. Here every decision
-compares whole numbers, and every random bit comes from the operating system.
+Floating-point noise leaks: the set of possible floats depends on what the noise was added to. Here every decision
+compares integers, and every random bit comes from the operating system.
 
 A discrete Laplace number of scale b has P(z) proportional to exp(-|z| / b). It is the difference of two geometric
 numbers, and a geometric number is the sum of s negative binomial ones of shape 1/s (Polya numbers), each of which
 is a compound Poisson number: jumps of size j = 1, 2, ... arrive at rate exp(-j / b) / (s j). So a share of the noise
-is a handful of jumps up and down. Jumps are proposed at the constant rate 1/s for each j-range [2^m, 2^(m+1)) and
+is a few jumps up and down. Jumps are proposed at the constant rate 1/s for each j-range [2^m, 2^(m+1)) and
 kept with probability 2^m / j times exp(-j / b); all ranges from 2^M >= b up share one more such rate.
 
-The jumps beyond 2^(M+12) are left out: all together they change a number with probability below exp(-4000).
+Jumps beyond 2^(M+12) are left out: together they change a number with probability below exp(-4000).
 
-Kernels read random words one after the other and never depend on how many there are: a number that ran out of
-words is drawn again from the same ones and more.
+Kernels read random words one after the other and never depend on their number: a number that ran out of words is
+sampled again from the same words and more.
 """
 
 import os
@@ -50,7 +50,7 @@ def _word(words: np.ndarray, at: np.ndarray) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def draw_below(n: np.uint64, words: np.ndarray, at: np.ndarray) -> np.uint64:
-    """Draw a whole number below n uniformly, by rejection."""
+    """Sample an integer below n uniformly, by rejection."""
     if n <= U(0xFFFFFFFF):
         # the upper half of a product is the number; few lower halves need a second look (Lemire 2019)
         product = (_word(words, at) >> U(32)) * n
@@ -96,7 +96,7 @@ def _exp_coin(a: int, n: int, words: np.ndarray, at: np.ndarray) -> bool:
 
 @njit(nogil=True, cache=True)
 def _small_poisson(a: int, n: int, words: np.ndarray, at: np.ndarray) -> int:
-    """Draw a Poisson number of mean a / n, at most 1/2: proposals from fair coins, accepted by biased ones."""
+    """Sample a Poisson number of mean a / n, at most 1/2: proposals from fair coins, accepted by biased ones."""
     while True:
         found = 0
         x = _word(words, at)
@@ -117,11 +117,11 @@ def _small_poisson(a: int, n: int, words: np.ndarray, at: np.ndarray) -> int:
 
 @njit(nogil=True, cache=True)
 def _jump(ranges: int, num: int, den: int, words: np.ndarray, at: np.ndarray) -> int:
-    """Draw one proposed jump: its size with a random sign, 0 if it is not kept. The scale is num / den."""
+    """Propose one jump: its size with a random sign, 0 if rejected. The scale is num / den."""
     m: int = np.int64(draw_below(U(ranges + 1), words, at))  # type: ignore[assignment]
     beyond = 0
     if m == ranges:
-        # 2^M >= b, so exp(-j / b) 2^beyond is a probability: so many coins of bias 2/e, and exp of what is left
+        # 2^M >= b, so exp(-j / b) 2^beyond is a probability: this many coins of bias 2/e, and exp of the rest
         beyond = 1
         while _word(words, at) & U(1):
             beyond += 1
@@ -143,7 +143,7 @@ def _jump(ranges: int, num: int, den: int, words: np.ndarray, at: np.ndarray) ->
 @njit(nogil=True, cache=True)
 def _shares(words: np.ndarray, num: int, den: int, sharers: int, ranges: int, out: np.ndarray) -> tuple[int, int]:
     """Fill ``out`` as far as the words suffice; return the counts of finished numbers and used words."""
-    # jumps up and down: twice the rate, and a sign each; cut into Poisson numbers of mean at most 1/2
+    # jumps up and down: twice the rate, and a sign each; split into Poisson numbers of mean at most 1/2
     rate, parts = 2 * (ranges + 1), -(-4 * (ranges + 1) // sharers)
     at = np.zeros(1, np.int64)
     begun = 0
@@ -163,7 +163,7 @@ def _shares(words: np.ndarray, num: int, den: int, sharers: int, ranges: int, ou
 def _responses(
     words: np.ndarray, codes: np.ndarray, n_codes: int, num: int, den: int, out: np.ndarray
 ) -> tuple[int, int]:
-    """Draw codes with weight 1 for the true one and exp(-num / den) for every other; return as ``_shares`` does."""
+    """Sample codes with weight 1 for the true one and exp(-num / den) for every other; return as ``_shares`` does."""
     at = np.zeros(1, np.int64)
     begun = 0
     for i in range(out.shape[0]):
@@ -178,7 +178,7 @@ def _responses(
 
 
 def system_words(n: int) -> np.ndarray:
-    """Draw words from the operating system."""
+    """Get words from the operating system."""
     return np.frombuffer(os.urandom(8 * n), np.uint64)
 
 
@@ -186,7 +186,7 @@ Source = Callable[[int], np.ndarray]
 
 
 def _fill(kernel: Callable[[np.ndarray, slice], tuple[int, int]], size: int, source: Source) -> None:
-    """Run a kernel over all numbers, with more random words until all are drawn; no word is discarded."""
+    """Run a kernel over all numbers, with more random words until all are sampled; no word is discarded."""
     done, words = 0, np.zeros(0, np.uint64)
     while done < size:
         fresh = source(min(_WORDS_A_NUMBER * (size - done) + 64, _MOST_WORDS))
@@ -205,7 +205,7 @@ def round_scale_up(scale: Fraction) -> tuple[int, int]:
 
 
 def noise_shares(size: int, scale: Fraction, sharers: int, source: Source = system_words) -> np.ndarray:
-    """Draw numbers of which ``sharers`` independent ones add up to exactly one of discrete Laplace noise."""
+    """Sample numbers of which ``sharers`` independent ones add up to exactly one of discrete Laplace noise."""
     num, den = round_scale_up(scale)
     if not 1 <= sharers < 1 << 20:
         raise InputError(f"noise is shared by 1 to 2^20 sites, got {sharers}")
@@ -221,10 +221,10 @@ def ranges_below(num: int, den: int) -> int:
 
 
 def random_responses(codes: np.ndarray, n_codes: int, epsilon: Fraction, source: Source = system_words) -> np.ndarray:
-    """Replace each code by one drawn at random, the true one exp(epsilon) times as likely as any other."""
+    """Replace each code by a random one, the true one exp(epsilon) times as likely as any other."""
     if len(codes) and not 0 <= codes.min() <= codes.max() < n_codes:
         raise InputError.about("codes", f"must be between 0 and {n_codes - 1}")
-    # rounded down: a little more private than asked for
+    # rounded down: slightly more private than requested
     num = epsilon.numerator * DENOMINATOR // epsilon.denominator
     out = np.zeros(len(codes), np.int64)
     wide = codes.astype(np.int64)

@@ -1,14 +1,13 @@
-"""Paillier encryption: whoever has the public key can add up numbers that only the key's owner can read.
+"""Paillier encryption: anyone with the public key can add up numbers that only the key's owner can read.
 
-A number m below n = p q is encrypted as (1 + m n) y modulo n^2, where y is a random n-th power; a product of such
-is the sum. What is particular here (why it is sound: docs/paillier.md):
+A number m below n = p q is encrypted as (1 + m n) y modulo n^2, where y is a random n-th power; a product of
+ciphertexts encrypts the sum. Three things are special here (docs/paillier.md explains why they are secure):
 
-- Keys are such (``paillier_keys.py``) that all randomness is powers of one number, and powers of one number come
-  from a table: a product a byte of the exponent.
-- The owner of the key encrypts modulo p^2 and q^2 apart, with an exponent of full length for each: its y is uniform
-  as in the textbook, and no assumption on short exponents is made.
-- Whoever adds up hides which rows went into a sum: the sum is multiplied by a random n-th power (``Masks``). The owner
-  of the key knows p and q, so this exponent is longer than n, not shorter.
+- Keys are such (``paillier_keys.py``) that all randomness consists of powers of one number, which come from a table:
+one product per byte of the exponent. - The owner of the key encrypts modulo p^2 and q^2 separately, with an exponent
+of full length for each: its y is uniform as in the textbook, without an assumption on short exponents. - The adding
+party hides which rows went into a sum: the sum is multiplied by a random n-th power (``Masks``). The owner of the key
+knows p and q, so this exponent is longer than n, not shorter.
 
 Nothing here runs in constant time: keys are safe from those who see messages, not from those who share the processor.
 """
@@ -39,11 +38,11 @@ from silvan.util.threads import thread_count
 MARGIN = 128
 """Random exponents have so many bits more than the order of their base: the powers are uniform up to 2^-128."""
 
-_WINDOW, _MASK_WINDOW = 8, 6  # bits of an exponent a product; tables of 10 and 15 MB (2048 bits)
+_WINDOW, _MASK_WINDOW = 8, 6  # exponent bits per product; tables of 10 and 15 MB (2048 bits)
 
 
 class Ciphertexts(msgspec.Struct, frozen=True):
-    """Encrypted numbers as they travel: a fixed number of bytes each, and whose key they are for."""
+    """Encrypted numbers in transit: a fixed number of bytes each, and their key."""
 
     key: bytes
     data: np.ndarray  # uint8 (numbers, width), lowest byte first
@@ -58,7 +57,7 @@ def encrypt(
     n_jobs: int | None = None,
     entropy: Entropy = secrets.token_bytes,
 ) -> Ciphertexts:
-    """Encrypt whole numbers of at least 0 and fewer bits than the key."""
+    """Encrypt nonnegative integers of fewer bits than the key."""
     gmpy2, public = import_gmpy2(), key.public
     if any(not 0 <= m < 1 << (public.bits - 1) for m in plaintexts):
         raise InputError(f"a plaintext must be at least 0 and below 2^{public.bits - 1}")
@@ -90,7 +89,7 @@ def encrypt(
 
 
 def decrypt(key: PrivateKey, ciphertexts: Ciphertexts, n_jobs: int | None = None) -> list[int]:
-    """Decrypt, modulo p and modulo q apart, and put the two together."""
+    """Decrypt modulo p and q separately, and combine the results."""
     gmpy2, threads = import_gmpy2(), thread_count(n_jobs)
     check_ciphertexts(key.public, ciphertexts, n_jobs)
     numbers = _to_integers(from_bytes(ciphertexts.data))
@@ -135,11 +134,11 @@ def check_ciphertexts(key: PublicKey, ciphertexts: Ciphertexts, n_jobs: int | No
 
 
 class Masks:
-    """Fresh encryptions of zero, which hide how sums came about when these are multiplied by them.
+    """Fresh encryptions of zero; multiplying sums by them hides how the sums came about.
 
-    To the owner of the key, a sum that is not hidden shows which rows are in it, as the product of their randomness.
-    Whoever adds up draws the base. The same ``entropy`` again gives the same bytes: make it depend on a secret and on
-    all that is summed, or on nothing.
+    To the owner of the key, an unmasked sum reveals its rows, as the product of their randomness. The adding party
+    chooses the base. The same ``entropy`` gives the same bytes: make it depend on a secret and on everything in the
+    sum, or on nothing.
     """
 
     def __init__(self, key: PublicKey, n_jobs: int | None = None, entropy: Entropy = secrets.token_bytes) -> None:
@@ -152,7 +151,7 @@ class Masks:
     def hide(
         self, numbers: np.ndarray, n_jobs: int | None = None, entropy: Entropy = secrets.token_bytes
     ) -> Ciphertexts:
-        """Hide ciphertexts given in Montgomery form."""
+        """Mask ciphertexts given in Montgomery form."""
         threads = thread_count(n_jobs)
         shape = (len(numbers), self._powers.digits)
         digits = np.frombuffer(entropy(math.prod(shape)), np.uint8).reshape(shape) % (1 << _MASK_WINDOW)
@@ -162,7 +161,7 @@ class Masks:
 
 
 def _powers(base: Any, bits: int, window: int, modulus: Modulus, threads: int) -> Powers:
-    """Tabulate the powers of a number for exponents of at least so many bits."""
+    """Tabulate the powers of a number for exponents of at least this many bits."""
     squares = [base]
     for _ in range(-(-bits // window) * window - 1):
         squares.append(squares[-1] ** 2 % modulus.number)

@@ -26,7 +26,7 @@ _LONGEST = 64
 
 
 class Modulus(NamedTuple):
-    """An odd number and what products modulo it need."""
+    """An odd number, with precomputed values for products modulo it."""
 
     number: int
     radix: int
@@ -54,7 +54,7 @@ def _word_count(number: int) -> int:
 
 
 def to_words(numbers: Iterable[int], count: int) -> np.ndarray:
-    """Write numbers as so many words each."""
+    """Write numbers with a fixed number of words each."""
     data = b"".join(int(x).to_bytes(WORD // 8 * count, "little") for x in numbers)
     return np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, count)
 
@@ -93,7 +93,7 @@ def multiply(a: np.ndarray, b: np.ndarray, modulus: Modulus, threads: int = 1) -
 def products(
     numbers: np.ndarray, listed: np.ndarray, starts: np.ndarray, modulus: Modulus, threads: int = 1
 ) -> np.ndarray:
-    """Multiply lists of numbers: the i-th of the results is that of ``numbers[listed[starts[i] : starts[i + 1]]]``."""
+    """Multiply lists of numbers: the i-th result is the product of ``numbers[listed[starts[i] : starts[i + 1]]]``."""
     while len(starts) > 1 and np.diff(starts).max() > _LONGEST:
         pieces = -(-np.diff(starts) // _LONGEST)
         ends = np.cumsum(pieces)
@@ -105,7 +105,7 @@ def products(
 
 
 def power(numbers: np.ndarray, exponent: int, modulus: Modulus, threads: int = 1) -> np.ndarray:
-    """Raise all numbers to one exponent above 0, four bits a product."""
+    """Raise all numbers to one exponent above 0, four bits per product."""
     table = np.empty((len(numbers), 16, numbers.shape[1]), np.uint64)
     table[:, 0], table[:, 1], square = to_montgomery(to_words([1], len(modulus.words)), modulus), numbers, numbers
     for k in (2, 4, 8):
@@ -130,7 +130,7 @@ def run_chains(
     operations = operations.astype(np.int32, copy=False)
 
     def run_some(first: int) -> None:
-        which = np.ascontiguousarray(order[first::threads])  # a strided one would be compiled for apart
+        which = np.ascontiguousarray(order[first::threads])  # a strided one would be compiled separately
         kernel(numbers, operations, starts, which, modulus.limbs, modulus.inverse, out)
 
     thread_map(run_some, range(min(threads, len(order))), threads)
@@ -175,7 +175,7 @@ def cut_bits(words: np.ndarray, row: np.ndarray, shift: np.ndarray, width: np.nd
 
 @njit(nogil=True, cache=True)
 def _join(limbs: np.ndarray, radix: int, modulus: np.ndarray, out: np.ndarray) -> None:
-    """Join limbs to words, after subtracting the modulus where it is reached."""
+    """Join limbs to words, after a final reduction by the modulus if needed."""
     size = modulus.shape[0]
     mask = ~np.uint64(0) >> np.uint64(64 - radix)
     number = np.empty_like(modulus)

@@ -1,14 +1,14 @@
 """Encrypted histograms: many counters in one ciphertext.
 
-A row's numbers (one a class, or one target) lie in lanes, equal stretches of the bits of a plaintext. Whoever has the
-rows' ciphertexts multiplies those of a bin, which adds them up lane by lane. The sums of several bins then go into
-one ciphertext: each is shifted up within its lane to make room for the next, in all lanes at once. A bin of c rows
-needs the bits of c times the most a row can hold and no more, so shifting by a bit (a squaring) is never done more
-often than adding a row, where rows count one each. Empty bins take no room; the fullest bin of a histogram is left
-out, since whoever knows the node's totals can subtract.
+A row's numbers (one per class, or one target) are in lanes, equal ranges of the bits of a plaintext. The party with
+the rows' ciphertexts multiplies those of a bin, which adds them up lane by lane. The sums of several bins then go
+into one ciphertext: each is shifted up within its lane to make room for the next, in all lanes at once. A bin of c
+rows needs only the bits of c times the maximum of a row, so if rows count one each, there are at most as many shifts
+by a bit (squarings) as additions of rows. Empty bins take no space; the fullest bin of a histogram is left out,
+because the label holder knows the node's totals and can subtract.
 
 The layout follows from the counts of rows by bin. They reveal nothing about labels, but something about the columns:
-they are for the owner of the key alone, who would find them in the sums anyway, so seal them on their way.
+seal them for the owner of the key, who would find them in the sums anyway.
 """
 
 import secrets
@@ -65,7 +65,7 @@ class Lanes(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> int:
-        """Ciphertexts a row."""
+        """Ciphertexts per row."""
         return -(-self.fields // (self.capacity // self._width))
 
     @property
@@ -93,18 +93,18 @@ class EncryptedRows:
 
 
 class AskedHistograms(NamedTuple):
-    """Which histograms are asked for; they lie as ``tree/level.py`` has them."""
+    """The requested histograms, in the layout of ``tree/level.py``."""
 
     features: np.ndarray  # (nodes, columns), -1 for none
     n_bins: np.ndarray  # by feature
 
 
 class Cells(NamedTuple):
-    """The bins that are sent, in the order in which they are packed."""
+    """The bins that are sent, in the order of packing."""
 
     task: np.ndarray  # which histogram
     bin: np.ndarray
-    at: np.ndarray  # where in all histograms
+    at: np.ndarray  # position in all histograms
     rows: np.ndarray  # in the bin
     width: np.ndarray  # bits
     first: np.ndarray  # first cell of each ciphertext, and the end
@@ -143,7 +143,7 @@ def encrypt_rows(
 
 
 def receive_rows(key: PublicKey, lanes: Lanes, ciphertexts: Ciphertexts, n_jobs: int | None = None) -> EncryptedRows:
-    """Check rows that someone else encrypted, and make them ready to be added up."""
+    """Check rows that someone else encrypted, and prepare them for adding."""
     if lanes.bits != key.bits:
         raise InputError(f"lanes for a key of {lanes.bits} bits, the key has {key.bits}")
     if len(ciphertexts) != lanes.parts * lanes.rows:
@@ -229,7 +229,7 @@ def read_sums(
 
     group = np.repeat(np.arange(groups), np.diff(cells.first))
     ends = np.append(0, np.cumsum(cells.width))
-    above = ends[cells.first[1:]][group] - ends[1:]  # bits of the cells that came after it
+    above = ends[cells.first[1:]][group] - ends[1:]  # bits of the cells after it
     used = np.diff(ends[cells.first])
     hist = np.zeros((len(counts), lanes.fields), np.int64)
     for i in range(lanes.parts):
@@ -256,7 +256,7 @@ def read_sums(
 
 
 def _checked_counts(counts: np.ndarray, size: int, begin: np.ndarray, rows: np.ndarray, lanes: Lanes) -> np.ndarray:
-    """Check that counts by bin can be those of nodes of so many rows, and return them as int64."""
+    """Check that counts by bin fit the nodes' numbers of rows, and return them as int64."""
     if counts.dtype.kind not in "iu" or counts.shape != (size,):
         raise CipherError(f"{size} counts were asked for, got {counts.dtype} of shape {counts.shape}")
     if len(counts) and not 0 <= counts.min() <= counts.max() <= lanes.rows:
@@ -314,7 +314,7 @@ def _list(
     place: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """List the rows of each bin, from its place on; bins without a place are left out."""
+    """List the rows of each bin, from its position on; bins without a position are left out."""
     for t in range(starts.shape[0]):
         for i in range(starts[t], stops[t]):
             at = (begin[t] + codes[order[i], features[t]]) >> np.int64(shifts[t])
@@ -325,7 +325,7 @@ def _list(
 
 @njit(nogil=True, cache=True)
 def _fullest(counts: np.ndarray, begin: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Find the fullest bin of each histogram; of equal ones the first."""
+    """Find the fullest bin of each histogram; in a tie the first."""
     out = begin.copy()
     for t in range(begin.shape[0]):
         for b in range(begin[t], begin[t] + sizes[t]):

@@ -30,7 +30,7 @@ Entropy = Callable[[int], bytes]
 
 @dataclass(frozen=True, repr=False)
 class PublicKey:
-    """What is needed to check, add and hide ciphertexts."""
+    """The public values for checking, adding and masking ciphertexts."""
 
     n: int
 
@@ -54,7 +54,7 @@ class PublicKey:
 
     @cached_property
     def modulus(self) -> Modulus:
-        """n^2, ready to multiply by."""
+        """n^2, prepared for multiplication."""
         return make_modulus(self.n**2)
 
     def to_bytes(self) -> bytes:
@@ -63,7 +63,7 @@ class PublicKey:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, testing: bool = False) -> "PublicKey":
-        """Read a key; ``testing`` admits sizes that protect nothing."""
+        """Read a key; ``testing`` admits insecure sizes."""
         gmpy2 = import_gmpy2()
         _check_size(8 * len(data), testing, FormatError)
         n = int.from_bytes(data, "little")
@@ -84,17 +84,17 @@ class PrivateKey:
 
     @cached_property
     def public(self) -> PublicKey:
-        """The key to hand out."""
+        """The public key."""
         return PublicKey(self.p * self.q)
 
     def to_bytes(self) -> bytes:
-        """Write the key: keep it as a secret."""
+        """Write the key: keep it secret."""
         width = self.public.bits // 16
         return self.p.to_bytes(width, "little") + self.q.to_bytes(width, "little")
 
     @classmethod
     def from_bytes(cls, data: bytes, *, testing: bool = False) -> "PrivateKey":
-        """Read a key; ``testing`` admits sizes that protect nothing."""
+        """Read a key; ``testing`` admits insecure sizes."""
         gmpy2 = import_gmpy2()
         _check_size(8 * len(data), testing, FormatError)
         half = len(data) // 2
@@ -106,7 +106,7 @@ class PrivateKey:
 
 
 def import_gmpy2() -> Any:
-    """Import the library of large numbers, which is an extra."""
+    """Import the library of large integers, which is an extra."""
     try:
         return import_module("gmpy2")
     except ImportError:
@@ -114,7 +114,7 @@ def import_gmpy2() -> Any:
 
 
 def generate(bits: int = 2048, *, testing: bool = False) -> PrivateKey:
-    """Draw a key: a second or two, some ten for 3072 bits; ``testing`` admits sizes that protect nothing."""
+    """Generate a key: a second or two, about ten for 3072 bits; ``testing`` admits insecure sizes."""
     _check_size(bits, testing, InputError)
     while True:
         p, q = thread_map(_safe_prime, (bits // 2, bits // 2), 2)
