@@ -93,7 +93,7 @@ def test_trees_declared_local_are_local():
 def test_trees_are_from_the_sites_that_a_sum_names(kind):
     """Otherwise a site could be told that the trees of another are its own, and leave its rows out of the sum."""
     fed = federate(parts(table(), 2))
-    with fed.working_on("swapped"), pytest.raises(RefusedError, match="not from the sites that the question names"):
+    with fed.working_on("swapped"), pytest.raises(RefusedError, match="not from the sites that the request names"):
         put(fed, requests(fed, sign_all(fed), own=1)[kind])
 
 

@@ -209,7 +209,7 @@ def test_learners_that_need_all_rows_in_one_place_are_refused(client, tmp_path):
     spread = sv.federate_rows({**tables, "site 0": files}, policy=policy)
     learners = sv.MergedForest(4), sv.BOFRF(4), sv.AdaBoostPL(4), sv.PooledForest(4), sv.LocalForest(4)
     for learner in (*learners, model(bins="adaptive")):
-        with pytest.raises(sv.RefusedError, match="learn by HistogramForest"):
+        with pytest.raises(sv.RefusedError, match="use them for HistogramForest"):
             learner.fit(spread)
 
 
@@ -219,7 +219,7 @@ def test_a_private_forest_is_refused_before_charging(client, tmp_path):
     schema = sv.Schema.of([sv.Feature("x", bounds=(0.0, 1.0))], sv.Label("label", (0, 1)))
     files = sv.Partitions(write_parts(frame, tmp_path / "rows", (0, 20)))
     fed = sv.federate_rows({"a": files, "b": frame}, schema=schema, policy=sv.Policy(epsilon=2.0))
-    with pytest.raises(sv.SilvanError, match="learn by HistogramForest"):
+    with pytest.raises(sv.SilvanError, match="use them for HistogramForest"):
         model(epsilon=1.0).fit(fed)
     assert [fed.site(name).outbox.budget.spent for name in fed.sites] == [0.0, 0.0]
 
