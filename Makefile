@@ -62,7 +62,7 @@ bench: bench-setup ## run every benchmark and write docs/benchmarks.md
 $(RELEASE)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RELEASE) && $(PYTHON) -m venv $(RELEASE)/tools
 	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[flare,sql,mysql,dp,vertical,web]'
-	$(RELEASE)/tools/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom
+	$(RELEASE)/tools/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom twine
 	touch $@
 
 sbom: $(RELEASE)/.ready ## dist/silvan.cdx.json: all components of an installation, as CycloneDX has it
@@ -71,6 +71,7 @@ sbom: $(RELEASE)/.ready ## dist/silvan.cdx.json: all components of an installati
 
 dist: setup sbom ## dist/: the wheel, the source archive, the list of components, and checksums of all three
 	$(BIN)/python -m build --no-isolation --outdir dist
+	$(RELEASE)/tools/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	cd dist && sha256sum *.whl *.tar.gz *.json > SHA256SUMS
 
 clean: ## remove both environments and all caches

@@ -1,7 +1,7 @@
 """Survival forests beside scikit-survival's and comprisk's: accuracy, sites, speed. Results: docs/results/survival.md.
 
-Run with the environment of peers: ``.venv-peers/bin/python -m benchmarks.survival accuracy``. Splits are paired: every
-forest learns from the same rows and is evaluated on the same others.
+Run with the environment of peers: ``.venv-peers/bin/python -m benchmarks.survival accuracy``, or ``sites``, ``brca``,
+``speed``. Splits are paired: every forest learns from the same rows and is evaluated on the same others.
 """
 
 import argparse
@@ -148,17 +148,126 @@ def accuracy(names: list[str], n: int, libraries: list[str], out: Path | None) -
                     file.write(json.dumps({"data": name, "library": library, "rows": rows.tolist()}) + "\n")
 
 
+def sites(names: list[str], n: int) -> None:
+    """Print the C-index of ten clients' local, merged and exact forests, with rows dealt out evenly or unevenly."""
+    rng = np.random.default_rng(0)
+    for name, (frame, event, times) in small_sets().items():
+        if names and name not in names:
+            continue
+        table = frame.with_columns(time=pl.Series(times), event=pl.Series(event))
+        for way in ("uniform", "skewed"):
+            found = []
+            for seed, (train, test) in enumerate(splits(event, n)):
+                shares = np.full(10, 0.1) if way == "uniform" else rng.dirichlet(np.full(10, 1.0))
+                client = np.array([f"client {i}" for i in rng.choice(10, len(train), p=shares)])
+                rows = table[train].with_columns(site=pl.Series(client))
+                fed = sv.federate_rows(rows, site="site", time="time", event="event", random_state=seed, n_jobs=1)
+                given = {"n_estimators": TREES, "max_depth": None, "min_samples_leaf": 5, "min_samples_split": 10}
+                exact = sv.HistogramForest(**given).fit(fed)
+                same = exact.forest_ == sv.PooledForest(**given).fit(fed).forest_
+                merged = sv.MergedForest(**given, weights="trees").fit(fed)
+                local = sv.LocalForest(**given).fit(fed)
+                y = signed_times(times[test], event[test])
+                alone = [concordance(y, forest.predict(frame[test])) for forest in local.forests_.values()]
+                scores = [concordance(y, model.predict(frame[test])) for model in (merged, exact)]
+                found.append([float(np.mean(alone)), *scores, float(same)])
+            local_c, merged_c, exact_c, same_share = np.mean(found, axis=0)
+            print(
+                f"{name:9} {way:8} local {local_c:.3f}  merged {merged_c:.3f}  exact {exact_c:.3f}  "
+                f"equal to pooled: {same_share:.0%}",
+                flush=True,
+            )
+
+
+def brca(path: Path, repeats: int) -> None:
+    """Print the C-index at each region of Fed-TCGA-BRCA, local and exact, out of fold, with bootstrap intervals."""
+    from sklearn.model_selection import StratifiedKFold
+
+    table = pl.read_csv(path)
+    region = table["region"].to_numpy() if "region" in table.columns else table["center"].to_numpy()
+    site = next(c for c in ("region", "center") if c in table.columns)
+    time_column, event_column = (next(c for c in names if c in table.columns) for names in (TIMES, EVENTS))
+    drop = [c for c in ("pid", "id", "fold", "TSS", "tss") if c in table.columns]
+    table = table.drop(drop)
+    event = table[event_column].to_numpy().astype(bool)
+    y = signed_times(table[time_column].to_numpy(), event)
+    risks = {name: np.zeros((repeats, len(table))) for name in ("local", "exact")}
+    for repeat in range(repeats):
+        for train, test in StratifiedKFold(5, shuffle=True, random_state=repeat).split(region, event):
+            rows = table[train].with_columns(pl.col(site).cast(pl.String))
+            fed = sv.federate_rows(rows, site=site, time=time_column, event=event_column, random_state=repeat, n_jobs=1)
+            given = {"n_estimators": TREES, "max_depth": None, "min_samples_leaf": 5, "min_samples_split": 10}
+            exact, local = sv.HistogramForest(**given).fit(fed), sv.LocalForest(**given).fit(fed)
+            X = table[test]
+            risks["exact"][repeat, test] = exact.predict(X)
+            for name, forest in local.forests_.items():
+                here = region[test].astype(str) == name
+                risks["local"][repeat, test[here]] = forest.predict(X.filter(pl.Series(here)))
+    rng = np.random.default_rng(0)
+    for name in [*np.unique(region), "all"]:
+        rows = np.flatnonzero(region == name) if name != "all" else np.arange(len(region))
+        line = f"{name!s:>6} rows {len(rows):5} events {int(event[rows].sum()):4}"
+        for model, found in risks.items():
+            of = lambda some, found=found: np.nanmean([concordance(y[some], one[some]) for one in found])  # noqa: E731
+            drawn = [of(rng.choice(rows, len(rows))) for _ in range(200)]
+            low, high = np.nanpercentile(drawn, [2.5, 97.5])
+            line += f"  {model} {of(rows):.3f} ({low:.3f} to {high:.3f})"
+        print(line, flush=True)
+
+
+def speed(rows: int, columns: int, trees: int, library: str) -> None:
+    """Print the CPU time of one library's fit on one thread, after a first fit that compiles."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, columns)).astype(np.float32)
+    times = rng.exponential(np.exp(-X[:, 0] - 0.5 * X[:, 1] * X[:, 2])) * 100
+    censored = rng.exponential(100, rows)
+    event, times = times < censored, np.minimum(times, censored)
+    y = structured(event, times)
+
+    def fit(n: int) -> None:
+        if library == "silvan":
+            sv.SurvivalForest(n_estimators=n, n_jobs=1, random_state=0).fit(X, y)
+        elif library == "comprisk":
+            from comprisk import CompetingRiskForest
+
+            model = CompetingRiskForest(n, n_jobs=1, device="cpu", random_state=0)
+            model.fit(X, times, event.astype(np.int64))
+        else:
+            from sksurv.ensemble import RandomSurvivalForest
+
+            RandomSurvivalForest(n, n_jobs=1, random_state=0, low_memory=True).fit(X, y)
+
+    if library != "scikit-survival":
+        fit(1)
+    began = time.process_time()
+    fit(trees)
+    print(f"{library:16} {rows} x {columns}, {trees} trees: {time.process_time() - began:.1f} s of CPU", flush=True)
+
+
+TIMES, EVENTS = ("T", "time", "days"), ("E", "event", "died")
+
+
 def main(arguments: list[str]) -> None:
     """Run a part."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=["accuracy"])
+    parser.add_argument("part", choices=["accuracy", "sites", "brca", "speed"])
     parser.add_argument("--data", nargs="*", default=[])
     parser.add_argument("--splits", type=int, default=SPLITS)
     parser.add_argument("--libraries", nargs="*", default=list(LIBRARIES))
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--path", type=Path, default=Path("../shared/data/fed_tcga_brca_survival.csv"))
+    parser.add_argument("--size", nargs=3, type=int, default=[50_000, 58, 100], help="rows, columns, trees")
     given = parser.parse_args(arguments)
     began = time.process_time()
-    accuracy(given.data, given.splits, given.libraries, given.out)
+    if given.part == "accuracy":
+        accuracy(given.data, given.splits, given.libraries, given.out)
+    elif given.part == "sites":
+        sites(given.data, given.splits)
+    elif given.part == "brca":
+        brca(given.path, given.splits)
+    else:
+        for library in given.libraries:
+            speed(*given.size, library)
     print(f"{time.process_time() - began:.0f} s of CPU")
 
 

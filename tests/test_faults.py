@@ -39,10 +39,11 @@ from silvan.federation.site import Site
 from silvan.federation.store import digest
 from silvan.privacy.aggregation import masked_site
 from silvan.privacy.aggregation.masked_site import KeptSeed, Opened, Turn
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
 from silvan.privacy.ledger import Ledger, verify
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.noisy_request import Noisy
+from silvan.privacy.policy import Policy
 from silvan.tree.sampling import make_key
 
 SITES = [f"site {i}" for i in range(4)]

@@ -44,9 +44,9 @@ from silvan.deploy.service.submissions import SUPERVISED, Supervised, pending
 from silvan.deploy.service.supervise import Supervisor
 from silvan.deploy.studies.explain import approve_study, explain
 from silvan.errors import FederationError, SilvanError
-from silvan.privacy.gate import PolicyBetweenMachines
 from silvan.privacy.ledger import verify
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import JOURNAL, Run
 from silvan.util.acting_user import acting_user

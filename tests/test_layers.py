@@ -112,9 +112,10 @@ LAZY = (
     "silvan.learners.fixed_fields",
     "silvan.forest.forest",
     "silvan.forest.predict",
+    "silvan.tree.fit",
     "silvan.deploy.jobs.tiny_studies",
 )
-"""Modules that import, when it is first used, what many programs never need: learners, algorithms, other formats."""
+"""Modules that import, when it is first used, what many programs never need: learners, other formats, cards."""
 
 
 def folder_imports():

@@ -12,7 +12,8 @@ from silvan.federation.federation import Federation
 from silvan.federation.part import Part
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest, join_forests
-from silvan.privacy.gate import Gate, PolicyBetweenMachines
+from silvan.privacy.gate import Gate
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.privacy.terms import Terms
 
 TARGET = "target"

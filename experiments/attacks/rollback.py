@@ -19,8 +19,9 @@ from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.federation.site import Site
 from silvan.federation.store import FileStore, digest
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import Policy
 from silvan.privacy.site_folder import SiteFolder
 
 FILES = {

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-from experiments.autoforest import reliability
+from experiments.autoforest import left_out, reliability
 from experiments.autoforest.sites import DATA, sites_of
 from experiments.reproduce.paper import Claim, Drawing, Item, Paper, Record, Run
 from scipy.special import stdtrit
@@ -252,7 +252,11 @@ PAPER = Paper(
     "autoforest",
     "AutoForest beside the forests that it is made of",
     __name__,
-    (Run("sites", _cases, at_sites, version=7), Run("reliability", _reliability_cases, reliability.at_sites)),
+    (
+        Run("sites", _cases, at_sites, version=7),
+        Run("reliability", _reliability_cases, reliability.at_sites),
+        left_out.RUN,
+    ),
     (
         Item(
             "table 1",
@@ -340,11 +344,10 @@ PAPER = Paper(
                 "fitted": "weight of local leaf values",
             },
             select=_sites,
-            claims=(
-                Claim("AutoForest is significantly below the local forest at no site.", _not_below_local("auto")),
-                Claim("BOFRF is significantly below the local forest at no site.", _not_below_local("bofrf")),
-            ),
+            claims=(Claim("AutoForest is significantly below the local forest at no site.", _not_below_local("auto")),),
         ),
+        *reliability.items(CHOSEN_ON, CLAIMED_ON),
+        left_out.ITEM,
     ),
     DATA,
 )

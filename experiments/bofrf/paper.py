@@ -7,7 +7,7 @@ all combinations of eight sites (``combinations.py``).
 from collections.abc import Callable, Iterator
 
 import polars as pl
-from experiments.bofrf import combinations, environments
+from experiments.bofrf import combinations, environments, weights
 from experiments.bofrf.checks import (
     WHERE,
     above,
@@ -123,7 +123,7 @@ PAPER = Paper(
     "BOFRF: A Novel Boosting-based Federated Random Forest Algorithm on Horizontally Partitioned Data "
     "(Gencturk, Sinaci and Cicekli, 2022)",
     __name__,
-    (Run("sites", _counted, count), environments.RUN, combinations.RUN),
+    (Run("sites", _counted, count), environments.RUN, combinations.RUN, weights.RUN),
     (
         Item("table 2", "sites", "sites", ("environment", "site"), {"rows": "rows", "positives": "positives"}),
         Item(
@@ -220,6 +220,7 @@ PAPER = Paper(
         table_of_combinations("table 6", "acc", "accuracy"),
         _lines_over_sites("figure 7", "auc", "AUC"),
         _lines_over_sites("figure 8", "acc", "accuracy"),
+        weights.ITEM,
     ),
     {**DATA, "Adult": "adult"},
 )

@@ -95,6 +95,7 @@ def make_federation(
     made.study = study.unique_name
     made.agree_later = lambda: agree(made, study)
     for site in sites_of(made).values():
+        site.published = not study.secret
         gate: Any = site.outbox
         gate.terms = replace(
             gate.terms,

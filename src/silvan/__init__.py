@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from silvan.learners.select_columns import select_columns as select_columns
     from silvan.learners.survival_forest import SurvivalForest as SurvivalForest
     from silvan.learners.vertical import VerticalForest as VerticalForest
-    from silvan.privacy.gate import Policy as Policy
+    from silvan.privacy.policy import Policy as Policy
 
 __version__ = "0.9.0"
 

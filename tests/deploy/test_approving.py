@@ -11,7 +11,8 @@ from silvan.deploy.studies.explain import approve_study, explain
 from silvan.deploy.studies.trial import try_out
 from silvan.errors import InputError, RefusedError
 from silvan.federation.handlers import HANDLERS
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
+from silvan.privacy.policy import Policy
 from silvan.privacy.site_folder import APPROVALS, Approval, Approvals
 from silvan.privacy.terms import Terms
 from silvan.study.parse import parse_remote_study

@@ -3,7 +3,7 @@
 import pytest
 
 from silvan.deploy.studies.consent import consent
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.parse import parse_remote_study
 
 SITES = ["north", "south", "west"]

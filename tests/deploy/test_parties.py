@@ -24,8 +24,8 @@ from silvan.errors import FederationError, InputError, RefusedError
 from silvan.federation import wire
 from silvan.federation.flare import AbortedError
 from silvan.federation.message import Envelope
-from silvan.privacy.gate import PolicyBetweenMachines
 from silvan.privacy.identity.identity import Introduce, introduce
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.report.summary import summarise
 from silvan.study.parse import predicting
 from silvan.study.run_folder import REPORT

@@ -24,7 +24,7 @@ from silvan.deploy.studies.send_results import read_results
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.flare import AbortedError
 from silvan.learners.result import Result
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import EVALUATION, JOURNAL, MODEL, RUN, Run
 

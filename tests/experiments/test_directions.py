@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from experiments.autoforest import left_out, reliability
 from experiments.autoforest import paper as autoforest
 from experiments.bofrf import checks, environments
 from experiments.bofrf import paper as bofrf
@@ -180,3 +181,32 @@ def test_autoforest_is_above_pooled_and_not_below_local(monkeypatch):
     turned = rows.rename({"auto_auc": "federated_auc", "federated_auc": "auto_auc"})
     assert not check(autoforest.PAPER, "table 3", 3, item.select(turned))
     assert (item.select(rows)["over_local"] > 0).all()
+
+
+def test_holm_rejects_step_by_step():
+    p = np.array([0.01, 0.04, 0.03, 0.005])
+    assert reliability.holm(p).tolist() == [True, False, False, True]  # limits 0.0125, 0.0167, 0.025, 0.05
+    assert not reliability.holm(np.array([0.02, 0.03, 0.04])).any()
+    assert reliability.holm(np.array([0.04])).all()
+
+
+def test_calibrated_forests_lose_less_at_four_hospitals(monkeypatch):
+    monkeypatch.setattr(reliability, "TREES", 20)
+    rows = rows_of(reliability.at_sites, [{"data": "heart", "seed": s} for s in range(5)])
+    items = {item.name: item for item in autoforest.PAPER.items}
+    claims = items["table 6"].claims
+    selected = items["table 6"].select(rows)
+    assert claims[1].check(selected)[0], "the log loss of AutoForest"
+    turned = selected.rename({"auto_loss": "auto_before_loss", "auto_before_loss": "auto_loss"})
+    assert not claims[1].check(turned)[0]
+    below = items["table 7"].select(rows)
+    assert items["table 7"].claims[0].check(below)[0]
+    worse = rows.with_columns(auto_auc=pl.col("local_auc") - 0.2 - 0.01 * pl.col("seed"))
+    assert not items["table 7"].claims[0].check(items["table 7"].select(worse))[0]
+
+
+def test_a_site_left_out_is_evaluated_by_all_learners(monkeypatch):
+    monkeypatch.setattr(left_out, "TREES", 10)
+    rows = rows_of(left_out.without_each, [{"data": "heart", "seed": 0}])
+    assert rows["site"].to_list() == ["Cleveland", "Hungarian", "Switzerland", "VA"]
+    assert rows.select((pl.col(*left_out.TITLES) > 0.4).all()).row(0).count(True) >= 6

@@ -18,7 +18,7 @@ from silvan.federation.signed import is_owned
 from silvan.federation.store import digest
 
 SMALL = {"n_estimators": 3, "max_depth": 3}
-UNSIGNED = "what a site made and signed for this task"
+UNSIGNED = "only what sites signed for this task"
 
 
 def requests(fed, blobs, own=0):

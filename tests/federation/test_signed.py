@@ -61,7 +61,7 @@ def test_the_same_study_signed(sums, cold):
         fed = federate(TABLES, Recorded, sums=sums, cold=cold, signed=signed, test=0.25)
         model = sv.HistogramForest(2, max_depth=2).fit(fed)
         figures = model.evaluate(fed)
-        shared = 2 * signed  # before the first sum, sites that sign share a key for fingerprints
+        shared = 2 * signed  # before the first sum, sites that sign share a key for proofs
         outcomes.append((model.forest_.hash, repr(figures.rows()), fed.rounds, fed.exchanges - shared))
         kinds = {True: SignedMessage, False: Envelope}
         assert all(wire.decode(data, kinds[signed]) for _, _, data in fed.transport.record)

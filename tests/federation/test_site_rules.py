@@ -14,7 +14,8 @@ from silvan.federation.describe import CountRows, Describe
 from silvan.federation.message import Trouble
 from silvan.federation.site import Site
 from silvan.federation.store import Cache, CacheKey, MemoryStore
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
+from silvan.privacy.policy import Policy
 from silvan.tree.fit import Settings
 
 # -- the outbox

@@ -53,10 +53,11 @@ from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
 from silvan.federation.store import CacheKey, MemoryStore, digest
 from silvan.forest.forest import Forest
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
 from silvan.privacy.noise.budget import Budget
 from silvan.privacy.noise.laplace import Noise
 from silvan.privacy.noise.noisy_request import Noisy
+from silvan.privacy.policy import Policy
 from silvan.privacy.terms import Terms
 
 SHARE = 5_000

@@ -39,6 +39,8 @@ FOLLOWS = {
     "epsilon",
     "measure.mass",
     "measure.class_weight",
+    "measure.offset",
+    "measure.scale",
     "settings.n_estimators",
     "settings.class_weight",
     "settings.vote",
@@ -199,20 +201,33 @@ def lying(rng: random.Random) -> type[Liar]:
     return type("Lying", (Liar,), {"rng": rng})
 
 
-def federation_of(rng: random.Random) -> Federation:
-    """Returns a small random federation."""
+def federation_of(rng: random.Random, task: str = "classes") -> Federation:
+    """Returns a small random federation, with a label that is a class, a number or a time."""
     n, columns = rng.choice([60, 90, 150]), rng.choice([2, 4, 6])
     numbers = np.random.default_rng(rng.randrange(1 << 30))
     X = numbers.normal(size=(n, columns)).round(2)
     frame = {f"x{i}": X[:, i] for i in range(columns)}
     frame["word"] = numbers.choice(["red", "green", "blue"], n)
-    frame["y"] = (X[:, 0] + numbers.normal(size=n) > 0).astype(int)
+    signal = X[:, 0] + numbers.normal(size=n)
+    frame |= {"y": (signal > 0).astype(int)} if task == "classes" else {"y": signal.round(3)}
+    label: dict[str, Any] = {"label": "y"}
+    if task == "times":
+        frame |= {"y": np.exp(signal).round(2), "died": numbers.random(n) < 0.7}
+        label = {"time": "y", "event": "died"}
     table, sites = pl.DataFrame(frame), rng.choice([2, 3, 4])
     tables = {f"site {i}": table[i::sites] for i in range(sites)}
     sums = rng.choice(["trusted", "trusted", "ring", "masked"]) if sites > 2 else "trusted"
-    return sv.federate_rows(
-        tables, label="y", test=0.3, sums=sums, transport=lying(rng), random_state=rng.randrange(99)
-    )
+    return sv.federate_rows(tables, **label, test=0.3, sums=sums, transport=lying(rng), random_state=rng.randrange(99))
+
+
+def parties_of(rng: random.Random) -> Federation:
+    """Returns a small random federation by columns."""
+    n, numbers = rng.choice([60, 90]), np.random.default_rng(rng.randrange(1 << 30))
+    X = numbers.normal(size=(n, 4)).round(2)
+    named = {"id": np.arange(n), **{f"x{i}": X[:, i] for i in range(4)}}
+    frame = pl.DataFrame(named | {"y": (X[:, 0] + numbers.normal(size=n) > 0).astype(int)})
+    tables = {"one": frame.select("id", "x0", "x1"), "two": frame.select("id", "x2", "x3", "y")}
+    return sv.federate_columns(tables, id="id", label="y", test=0.3, transport=lying(rng), random_state=None)
 
 
 def learner_of(rng: random.Random) -> Any:
@@ -236,8 +251,28 @@ def learner_of(rng: random.Random) -> Any:
         lambda: sv.BOPPID(**size),
         lambda: sv.AdaBoostPL(**size),
         lambda: sv.MultBoost(**size),
+        lambda: sv.HistogramForest(**trees, **threshold, calibrate=True, intervals=rng.random() < 0.5),
+        lambda: sv.MergedForest(**trees, calibrate=True),
     ]
     return rng.choice(choices)()
+
+
+def learner_of_numbers(rng: random.Random) -> Any:
+    """Returns a random learner of a number, with intervals."""
+    trees = {"n_estimators": rng.choice([2, 5]), "max_depth": rng.choice([2, 3]), "random_state": rng.randrange(99)}
+    kind = rng.choice([sv.HistogramForest, sv.MergedForest, sv.BOFRF])
+    return kind(**trees, intervals=rng.random() < 0.7)
+
+
+def study_of(rng: random.Random) -> tuple[Federation, Any]:
+    """Returns a federation, and a learner for it."""
+    kind = rng.choice(["classes"] * 5 + ["numbers", "times", "columns"])
+    if kind == "columns":
+        columns = rng.choice([lambda: sv.VerticalForest(2, max_depth=2), lambda: sv.VerticalLinear(max_iter=2)])
+        return parties_of(rng), columns()
+    if kind == "times":
+        return federation_of(rng, kind), sv.HistogramForest(rng.choice([2, 4]), max_depth=rng.choice([2, 3]))
+    return federation_of(rng, kind), learner_of(rng) if kind == "classes" else learner_of_numbers(rng)
 
 
 def study(seed: int) -> tuple[Counter[str], list[tuple[str, str, str]]]:
@@ -245,11 +280,14 @@ def study(seed: int) -> tuple[Counter[str], list[tuple[str, str, str]]]:
     rng = random.Random(seed)  # noqa: S311
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        federation, learner = federation_of(rng), learner_of(rng)
+        federation, learner = study_of(rng)
         with suppress(InputError):  # too few rows for a threshold, or too few test rows
+            if federation.columns is None and rng.random() < 0.3:
+                sv.describe(federation)
             learner.fit(federation)
-            learner.evaluate(federation, **({"by": ["word"]} if rng.random() < 0.3 else {}))
-            if rng.random() < 0.3:
+            by_rows = federation.columns is None and federation.schema.label.event is None
+            learner.evaluate(federation, **({"by": ["word"]} if by_rows and rng.random() < 0.3 else {}))
+            if by_rows and rng.random() < 0.3:
                 learner.permutation_importance(federation)
                 learner.partial_dependence(federation, "x0")
     return federation.transport.outcomes, federation.transport.let_in

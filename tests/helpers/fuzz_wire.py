@@ -29,6 +29,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
+import polars as pl
 from helpers.column_studies import federate as federate_by_columns
 from helpers.column_studies import split, wide
 from helpers.mutations import Mutator
@@ -158,7 +159,7 @@ def _by_rows(signed: bool) -> list[Federation]:
     policy = sv.Policy(messages=("*", "AdaptiveLevel"), min_sites=2)
     fed = federate(numbers, Recorded, signed=signed, policy=policy)
     sv.HistogramForest(2, max_depth=2, bins="adaptive").fit(fed)
-    return [*made, fed, _explained(signed), _reliable(signed)]
+    return [*made, fed, _explained(signed), _reliable(signed), _survival(signed)]
 
 
 def _explained(signed: bool) -> Federation:
@@ -178,6 +179,17 @@ def _reliable(signed: bool) -> Federation:
     sv.HistogramForest(4, max_depth=2, intervals=True).fit(fed)
     if signed:
         compare_ledgers(fed, {})
+    return fed
+
+
+def _survival(signed: bool) -> Federation:
+    """Sites count times until an event."""
+    tables = {
+        site: frame.with_columns(time=pl.int_range(1, pl.len() + 1), died=pl.int_range(pl.len()) % 3 > 0).drop("label")
+        for site, frame in parts(table(n=90), 3).items()
+    }
+    fed = federate(tables, Recorded, sums="masked", signed=signed, time="time", event="died")
+    sv.HistogramForest(2, max_depth=2).fit(fed)
     return fed
 
 

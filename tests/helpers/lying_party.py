@@ -48,7 +48,7 @@ NAMELESS = (
     "some party answers from another model",  # leaf sets that do not meet
     "the parties have no row in common",
     "no party holds the label",
-    "no party has a column",
+    "no party has a feature",
 )
 """What errors say that cannot tell which party it was."""
 

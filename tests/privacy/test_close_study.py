@@ -10,7 +10,7 @@ from silvan.errors import RefusedError
 from silvan.federation.describe import CountRows
 from silvan.federation.message import Owner
 from silvan.federation.signed import is_owned
-from silvan.federation.store import digest, proof_key_name
+from silvan.federation.store import digest, shared_key_name
 from silvan.privacy.close_study import CloseStudy, check_sums, close_study
 
 TABLES = parts(table(n=60), 3)
@@ -85,14 +85,19 @@ def test_a_sum_that_was_changed_is_named(fitted):
 
 def test_the_key_is_revealed_by_the_statement_alone(fitted):
     """It travels sealed: it is in no message before, and in no ledger."""
-    [key] = {fitted.site(s).store.get(proof_key_name(fitted.study)) for s in fitted.sites}
-    assert all(key not in body for bodies in fitted.journal.of_kind("SealedKeys").values() for body in bodies)
-    assert {statement.key for statement in close_study(fitted).values()} == {key}
+    [shared] = {fitted.site(s).store.get(shared_key_name(fitted.study)) for s in fitted.sites}
+    [key] = {fitted.site(s).proof_key for s in fitted.sites}
+    sealed = [body for bodies in fitted.journal.of_kind("SealedKeys").values() for body in bodies]
+    assert sealed
+    assert all(secret not in body for secret in (shared, key) for body in sealed)
+    statements = close_study(fitted).values()
+    assert {statement.key for statement in statements} == {key}
+    assert all(shared not in statement.work() for statement in statements), "by which rows are sampled"
 
 
 def test_sites_of_two_keys_are_named(fitted):
     for i, site in enumerate(fitted.sites):
-        fitted.site(site).store.put(proof_key_name(fitted.study), bytes([i]) * 32)
+        fitted.site(site).store.put(shared_key_name(fitted.study), bytes([i]) * 32)
     assert "different keys" in check_sums(fitted, close_study(fitted)).wrong[0]
 
 

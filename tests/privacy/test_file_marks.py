@@ -13,9 +13,10 @@ from silvan.errors import FormatError
 from silvan.federation.describe import CountRows
 from silvan.federation.store import FileStore
 from silvan.privacy.file_marks import FileMarks
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
 from silvan.privacy.ledger import read_lines
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import Policy
 from silvan.privacy.site_folder import SiteFolder
 
 STORE, BUDGET = "store.sqlite", "budget.sqlite"

@@ -25,8 +25,9 @@ from silvan.federation.handlers import HANDLERS
 from silvan.federation.keys import Key
 from silvan.federation.message import Envelope, shapes
 from silvan.federation.store import digest
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
 from silvan.privacy.ledger import HEAD, LEDGER, START, Ledger, Line, read_lines, verify
+from silvan.privacy.policy import Policy
 from silvan.privacy.site_folder import SiteFolder
 from silvan.tree.fit import Settings
 

@@ -13,8 +13,9 @@ from helpers.studies import Recorded, federate, parts, table
 import silvan as sv
 from silvan.algorithms.vertical.scores_of_rows import RowScores, ask_label_holder
 from silvan.errors import FormatError, InputError, RefusedError
-from silvan.privacy.gate import Gate, Policy, PolicyBetweenMachines
+from silvan.privacy.gate import Gate
 from silvan.privacy.identity.shared_key import share_key
+from silvan.privacy.policy import Policy, PolicyBetweenMachines
 from silvan.privacy.site_folder import APPROVALS, Approval, Approvals
 
 TABLES = parts(table(n=160), 3)

@@ -20,7 +20,8 @@ from silvan.data.encode import date_features
 from silvan.errors import RefusedError
 from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Bound, bounds_of
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
+from silvan.privacy.policy import Policy
 from silvan.study.parse import parse_remote_study
 from silvan.study.study_text import text_of
 

@@ -263,7 +263,7 @@ def test_the_command(tmp_path):
     assert (done.exit_code, done.output.splitlines()) == (
         0,
         [
-            "16 requests compared with what the sites signed, and 6 sums with their proofs.",
+            "14 requests compared with what the sites signed, and 6 sums with their proofs.",
             "Result: sums and decisions verified by Ada.",
             f"Model: {Run(tmp_path).read().models[0].hash}.",
         ],

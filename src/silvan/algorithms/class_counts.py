@@ -1,4 +1,4 @@
-"""Weights of classes that balance them over all sites: from a sum of class counts, one round."""
+"""Class weights that balance the classes over all sites, from a sum of class counts: one round."""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -42,12 +42,12 @@ def count_classes(site: Site, request: CountClasses) -> ClassCounts:
 
 # -- at the coordinator
 def asks_for_classes(class_weight: object) -> tuple[type[Request], ...]:
-    """Return the kinds of messages that ``balance_classes`` asks."""
+    """Return the requests of ``balance_classes``."""
     return (CountClasses,) if class_weight == "balanced" else ()
 
 
 def balance_classes(federation: Federation, schema: Schema, settings: Settings) -> Settings:
-    """Return settings with a weight per class in place of "balanced", by the rows of all sites."""
+    """Return settings with a weight per class instead of "balanced", from the rows of all sites."""
     if settings.class_weight != "balanced":
         return settings
     schema_blob = federation.blob(schema.to_json().encode())

@@ -1,15 +1,15 @@
-"""Describes columns for Table 1: what they hold, over all sites from sums, and at each site that allows it.
+"""Describes columns for Table 1: over all sites from sums, and at each site that allows it.
 
-Numbers over all sites come from counts on the public grid, the same that bins are found by. A site that describes its
-own rows follows three rules, whatever it is asked:
+Numbers over all sites come from the counts on the public grid that also determine bins. A site that describes its own
+rows always follows three rules:
 
-- a count of 1 to 9 rows is hidden, and others are rounded to multiples of five, so that the sums over all sites do not
-  give away the hidden ones;
+- counts of 1 to 9 rows are hidden, and others are rounded to multiples of five, so that sums over all sites do not
+  reveal the hidden ones;
 - a mean needs ten values, and ten rows of each value where a column has few different ones; a quantile needs ten values
   on either side;
 - numbers have three significant digits.
 
-A request names nothing but the schema, and a study has one schema, so asking again reveals nothing more.
+A request names only the schema, and a study has one schema, so repeating it reveals nothing more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,11 +38,11 @@ from silvan.privacy.terms import StudyText
 from silvan.tree.fit import Settings
 
 HIDDEN = -1
-"""Stands for a count that is not shown."""
+"""Stands for a hidden count."""
 
 NONE_HEAVY = Heavy(np.zeros(0, np.int32), np.zeros(0, np.int32))
 
-_DIGITS = 3  # significant ones, of numbers that leave a site
+_DIGITS = 3  # significant digits of numbers that leave a site
 
 
 # -- messages
@@ -68,8 +68,8 @@ class SiteNumbers(Reply, frozen=True, kw_only=True):
     """Means, standard deviations and quartiles of the site's columns, and counts of at least ten rows."""
 
     rows: int
-    missing: np.ndarray  # int64, of each column and of the label; HIDDEN where it is not shown
-    numbers: np.ndarray  # float64 (columns and label, mean, standard deviation and quartiles); NaN: not shown
+    missing: np.ndarray  # int64, by column with the label last, or HIDDEN
+    numbers: np.ndarray  # float64 (columns and label, mean, standard deviation and quartiles); NaN: hidden
     counts: np.ndarray  # int64, of categories and of the label's classes, column after column
 
 
@@ -97,7 +97,7 @@ def hide_few(counts: np.ndarray) -> np.ndarray:
 
 
 def round_counts(counts: np.ndarray) -> np.ndarray:
-    """Hide counts of 1 to 9 rows, and round the others: exact sums are known, so exact counts would give these away."""
+    """Hide counts of 1 to 9 rows, and round the others: together with exact sums, exact counts would reveal them."""
     shown = hide_few(counts)
     return np.where(shown == HIDDEN, HIDDEN, (shown + ROUNDED_TO // 2) // ROUNDED_TO * ROUNDED_TO)
 
@@ -113,12 +113,12 @@ def count_codes(site: Site, request: CountCodes) -> CodeCounts:
 
 
 def _coded(schema: Schema) -> list[tuple[int, Feature]]:
-    """Return the columns that are not counted on the public grid, by place; the label's is after the features'."""
+    """Return the columns that are not counted on the public grid, by position; the label comes last."""
     return [(f, one) for f, one in enumerate(columns_of(schema)) if one.categorical or one.edges is not None]
 
 
 def _n_cells(feature: Feature) -> int:
-    """Return how many counts a column has, that of rows without a value included."""
+    """Return the number of counts of a column, including that of missing values."""
     return 1 + (feature.n_codes if feature.categorical else len(feature.edges or ()) + 1)
 
 
@@ -144,7 +144,7 @@ def _column(part: Part, f: int, survival: bool) -> np.ndarray:
 
 @answers(DescribeRows)
 def describe_rows(site: Site, request: DescribeRows) -> SiteNumbers:
-    """Describe the training rows, hiding what few of them have."""
+    """Describe the training rows, hiding small counts."""
     schema = schema_of(site, request.schema)
     part = site.part(schema)
     rows, survival = len(part), schema.label.event is not None
@@ -169,11 +169,11 @@ def describe_rows(site: Site, request: DescribeRows) -> SiteNumbers:
 
 
 def _describe(values: np.ndarray) -> np.ndarray:
-    """Return mean, standard deviation and quartiles, with few digits; NaN where too few rows are behind a number."""
+    """Return mean, standard deviation and quartiles, rounded; NaN where too few rows are behind a number."""
     found = np.full(2 + len(QUANTILES), np.nan)
     if len(values) >= FLOOR:
         each = np.unique(values, return_counts=True)[1]
-        if len(each) > FLOOR or each.min() >= FLOOR:  # else a mean of zeros and ones would count the rare one
+        if len(each) > FLOOR or each.min() >= FLOOR:  # otherwise the mean of zeros and ones would reveal the rare count
             found[:2] = values.mean(), values.std(ddof=1)
         for place, q in enumerate(QUANTILES):
             if len(values) * min(q, 1 - q) >= FLOOR:
@@ -194,12 +194,12 @@ def _label_cells(values: ValueCounts) -> np.ndarray:
 def describe(federation: Federation) -> TableOne:
     """Describe the training rows of a federation: Table 1, over all sites and at each that allows it.
 
-    Nothing is trained. Numbers over all sites come from sums; a site's own numbers hide what fewer than ten rows have.
+    Nothing is trained. Numbers over all sites come from sums; a site's own numbers hide counts below ten.
 
     Parameters
     ----------
     federation
-        What ``federate_rows`` made.
+        A federation from ``federate_rows``.
 
     Returns
     -------
@@ -224,7 +224,7 @@ def describe(federation: Federation) -> TableOne:
 
 
 def describe_plan() -> RequestPlan:
-    """Return the requests of ``describe_tables``; sites may refuse further ones separately."""
+    """Return the requests of ``describe_tables``; sites may refuse to describe their own rows."""
     return RequestPlan((CountGrid, CountFine, CountCodes), settings="describing")
 
 
@@ -269,7 +269,7 @@ def _label_of(schema: Schema, feature: Feature, code: int) -> str:
 
 
 def _ask_sites(federation: Federation, blob: Blob, willing: Sequence[str]) -> dict[str, SiteNumbers]:
-    """Ask each site that is willing for its numbers."""
+    """Request the numbers of willing sites."""
     if not willing:
         return {}
     columns = columns_of(federation.schema)
@@ -297,7 +297,7 @@ def _of_counts(shown: np.ndarray) -> Numbers:
 
 
 def _of_site(reply: SiteNumbers, schema: Schema) -> list[Numbers]:
-    """Return what a site says, column by column."""
+    """Return a site's numbers, column by column."""
     found, start = [], 0
     for feature, missing, numbers in zip(
         columns_of(schema), reply.missing.tolist(), reply.numbers.tolist(), strict=True
@@ -315,8 +315,8 @@ def _of_site(reply: SiteNumbers, schema: Schema) -> list[Numbers]:
 def _cells(values: ValueCounts, f: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a value for each occupied cell of a column, and its rows.
 
-    A cell's upper end is a round number and belongs to the cell. So where all narrow cells end at whole numbers, the
-    column has whole numbers, and these are the upper ends; elsewhere cells count by their middles.
+    A cell's upper end is a round number and belongs to the cell. So if all narrow cells end at whole numbers, the
+    column has whole numbers, which are the upper ends; otherwise cells are represented by their middles.
     """
     if f == len(values.schema.features):
         grid = Grid.for_columns(1)
@@ -349,7 +349,7 @@ def _of_cells(values: np.ndarray, counts: np.ndarray, rows: int) -> Numbers:
 
 # -- how much sites differ
 def _difference(replies: Mapping[str, SiteNumbers], found: Mapping[str, Numbers]) -> float | None:
-    """Return the largest standardised difference between two sites; None where nothing can be compared."""
+    """Return the largest standardised difference between two sites; None if nothing can be compared."""
     known = list(found)
     pairs = [(a, b) for i, a in enumerate(known) for b in known[i + 1 :]]
     apart = [_apart(found[a], found[b], replies[a].rows, replies[b].rows) for a, b in pairs]
@@ -359,7 +359,7 @@ def _difference(replies: Mapping[str, SiteNumbers], found: Mapping[str, Numbers]
 def _apart(a: Numbers, b: Numbers, rows_a: int, rows_b: int) -> float | None:
     """Return the standardised difference of a column between two sites.
 
-    Of numbers, the difference of means in units of the pooled standard deviation; of categories, the Mahalanobis
+    For numbers, the difference of means in units of the pooled standard deviation; for categories, the Mahalanobis
     distance of their shares (Yang and Dalton 2012). Categories that either site hides count as one.
     """
     if a.mean is not None and b.mean is not None and a.deviation is not None and b.deviation is not None:

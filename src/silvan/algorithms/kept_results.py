@@ -1,7 +1,7 @@
 """The results of a finished study at a site: the model and the site's own metrics, signed by the coordinator.
 
-A site gets data and makes its report of them itself: no page of somebody else's is opened there. A model that the site
-made of its own rows, and that nobody else has, is in the folder before the results come.
+A site receives data and renders its report itself, so it never opens a page from elsewhere. A model that the site made
+with its own rows, which nobody else has, is in the folder before the results arrive.
 """
 
 from pathlib import Path
@@ -19,10 +19,10 @@ from silvan.forest.forest import Forest
 from silvan.util.files import write_whole
 
 RECORD, MODEL, OWN_MODEL, SIGNATURE = "run.json", "model.silvan", "model-own.silvan", "signature"
-"""Files of results: the site's copy of the record, the common model, the site's own, the coordinator's signature."""
+"""Files of results: the site's copy of the record, the shared model, the site's model, the coordinator's signature."""
 
 MADE_MODEL = "model-made-here.silvan"
-"""The forest that the site made of its own rows, if it did: a file that no message writes."""
+"""The forest that the site made with its own rows, if it did; no message writes this file."""
 
 _TASK = "results"
 
@@ -43,7 +43,7 @@ class KeepResults(Ask[ResultsKept], frozen=True, kw_only=True):
     signature: Derived[bytes] = b""  # the coordinator's, of all of it
 
     def name_for(self, site: str) -> str:
-        """Name the results for a site by all that they hold."""
+        """Return a digest of all results for a site."""
         files = {RECORD: self.record, **self.models}
         return digest(msgspec.json.encode([site, sorted((name, digest(data)) for name, data in files.items())]))
 
@@ -54,7 +54,7 @@ def keep_results(site: Site, request: KeepResults) -> ResultsKept:
     """Check the signature and the models, and write all of it to the site's folder."""
     folder, keys = site.results, site.keys
     if folder is None or keys is None:
-        raise RefusedError("the site takes no results of this study")
+        raise RefusedError("the site does not accept results of this study")
     check_signature(keys.roster.coordinator, site.study, site.name, request)
     reject(not set(request.models) <= {MODEL, OWN_MODEL}, "results have other files")
     for data in request.models.values():
@@ -64,7 +64,7 @@ def keep_results(site: Site, request: KeepResults) -> ResultsKept:
 
 
 def keep_made_model(folder: Path, made: Forest) -> None:
-    """Keep the forest that a site made from its rows, in the folder for the study's results."""
+    """Store the forest that a site made with its rows in the folder for the study's results."""
     _write(folder, {MADE_MODEL: made.to_bytes()})
 
 
@@ -76,14 +76,14 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def check_signature(coordinator: bytes, study: str, site: str, results: KeepResults) -> None:
-    """Raise ``FormatError`` if a coordinator, by its public key, did not sign results for a study and a site."""
+    """Raise ``FormatError`` unless the coordinator with this public key signed the results for a study and site."""
     if not is_by_coordinator(coordinator, study, _TASK, results.name_for(site), results.signature):
         raise FormatError("the results are not signed by the coordinator that the site knows")
 
 
 # -- at the coordinator
 def send(federation: Federation, site: str, results: KeepResults) -> None:
-    """Sign results for a site, and have it keep them."""
+    """Sign results for a site, and send them."""
     if federation.signer is None:
         raise RefusedError("results are sent over signed messages only")
     signature = federation.signer.sign_work(federation.study, _TASK, results.name_for(site))

@@ -1,7 +1,7 @@
 """Keyed sampling of a site's rows: samples of trees, folds, resamples, and validation rows.
 
-As everywhere, a sample is a hash of a key and what it is for, so that a site answers the same after a restart. The
-purposes of hashes are numbered in ``silvan.tree.sampling``.
+A sample is a hash of a key and a purpose, so that a site gives the same reply after a restart.
+``silvan.tree.sampling`` numbers the purposes.
 """
 
 from dataclasses import replace
@@ -69,12 +69,12 @@ def draw_times(key: np.ndarray, number: int, starts: np.ndarray, order: np.ndarr
             times[order[starts[g] + np.int64(((mix(state) >> U(32)) * U(n)) >> U(32))]] += 1
 
 
-_FEW = 64  # with fewer rows, or as few by the share that trees sample, it can happen that no tree draws any
-_SMALL = 0.1  # sums over a tree's rows tell of single ones where a smaller share of a small table is drawn
+_FEW = 64  # with fewer rows, scaled by the share that trees sample, it can happen that no tree samples any
+_SMALL = 0.1  # smaller samples of a small table disclose single rows in a tree's sums
 
 
 def possible_draw(site: Site, part: Part, draw: RowSampling, n_trees: int) -> RowSampling:
-    """Return how trees sample rows: all rows if otherwise no tree would sample any."""
+    """Return how trees sample rows: all rows, if otherwise no tree would sample any."""
     keys = persons_of(part.row_keys)
     if not draw or len(keys) * draw_limit(draw) >= _FEW * draw_limit(True):
         return draw
@@ -92,10 +92,10 @@ def check_sampling(n_rows: int, draw: RowSampling) -> None:
 def drawn_by_place(
     site: Site, part: Part, draw: RowSampling, n_own: int, n_places: int, taken: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the rows that trees sample at a site, by their position among their owner's trees: bool (places, rows).
+    """Return the rows that trees sample at a site, by the trees' position among their owner's: bool (places, rows).
 
-    The first tree of another site draws the rows that the first of the ``n_own`` trees of this site sampled, and so on.
-    Of all rows, or of those that are ``taken``.
+    The first tree of another site samples the same rows as the first of this site's ``n_own`` trees, and so on.
+    ``taken`` restricts the rows.
     """
     possible = possible_draw(site, part, draw, n_own or n_places)
     keys = part.row_keys if taken is None else part.row_keys[taken]
@@ -119,9 +119,9 @@ class RowSamples(msgspec.Struct, frozen=True):
 def rows_sampled(
     site: Site, part: Part, draws: RowSamples, taken: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return lines of rows of the site that trees sampled, bool (lines, rows), and the line of each tree, -1 for none.
+    """Return samples of the site's rows, bool (samples, rows), and the index of each tree's sample, -1 for none.
 
-    Of all rows, or of those that are ``taken``.
+    ``taken`` restricts the rows.
     """
     owners, sizes = draws.owners or ("",), draws.sizes
     places = np.concatenate([np.arange(size) for size in sizes])
@@ -138,12 +138,12 @@ def check_samples(draws: RowSamples, n_trees: int | None = None) -> None:
         raise FormatError("the trees' samples do not match their sites")
 
 
-SHARES = 4  # maximum number of validation shares at a site: two that are close would single out rows
-_SHARES = "shares split off"  # the key under which a site's store keeps the shares
+SHARES = 4  # maximum number of validation shares at a site: two similar ones would single out rows
+_SHARES = "shares split off"  # key of the shares in a site's store
 
 
 def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, Part]:
-    """Split a share of the training rows off, by class; return the training rows, and those split off."""
+    """Hold out a share of the training rows by class; return the remaining rows and the held-out ones."""
     reject(not 0.0 <= validation <= 0.5, "the share of rows to split off must be between 0 and a half")
     part = site.part(schema)
     held = np.zeros(len(part), np.bool_)
@@ -156,14 +156,14 @@ def learning_rows(site: Site, schema: Schema, validation: float) -> tuple[Part, 
             rows = np.flatnonzero(groups == group)
             share = validation * len(rows) + carry
             held[rows[np.argsort(drawn[rows], kind="stable")[: int(share)]]] = True
-            carry = share - int(share)  # small classes share what rounding leaves
+            carry = share - int(share)  # carry the rounding error over to the next class
         if held.all():
             held[:] = False
     return part.some(~held), part.some(held)
 
 
 def rows_of_persons(site: Site, schema: Schema, part: Part) -> Part:
-    """Return the rows that trees sample of those that ``part`` has: all rows of its persons."""
+    """Return the rows that trees sample from, for the persons in ``part``."""
     rows = site.rows_to_sample(schema)
     if rows.row_keys.dtype.names is None:
         return part
@@ -171,7 +171,7 @@ def rows_of_persons(site: Site, schema: Schema, part: Part) -> Part:
 
 
 def _limit_shares(site: Site, share: float) -> None:
-    """Raise ``RefusedError`` if rows were split off by too many different shares, restarts included."""
+    """Raise ``RefusedError`` if rows were held out by too many different shares, restarts included."""
     known = msgspec.json.decode(site.store.get(_SHARES) or b"[]", type=list[float])
     if share not in known:
         if len(known) >= SHARES:
@@ -181,9 +181,9 @@ def _limit_shares(site: Site, share: float) -> None:
         site.store.put(_SHARES, msgspec.json.encode([*known, share]))
 
 
-# -- the forest of a site: what it has without joining, and what it sends to others
+# -- local forests, to compare with and to send
 def _target(settings: Settings, schema: Schema, part: Part) -> Target:
-    """Return the target of rows that trees sample; of persons with several rows, as where sites count them."""
+    """Return the target of rows that trees sample; for persons with several rows, consistent with counts."""
     if part.row_keys.dtype.names is None:
         return settings.target(schema, part.y)
     measure = settings.measure(schema, count_labels(part, schema))
@@ -193,7 +193,7 @@ def _target(settings: Settings, schema: Schema, part: Part) -> Target:
 def local_forest(
     site: Site, schema: Schema, settings: Settings, feature_key: np.ndarray, n_trees: int, part: Part | None = None
 ) -> Forest:
-    """Grow trees on one site's training rows, or on those of ``part``, which has one row of each person."""
+    """Grow trees on a site's training rows, or on those of ``part``, which has one row per person."""
     if not 1 <= n_trees <= MAX_TREES:
         raise InputError(f"the trees of a site must be 1 to {MAX_TREES}, got {n_trees}")
     reject(feature_key.shape != (2,) or feature_key.dtype != np.uint64, "a key is two numbers of 64 bits")
@@ -209,5 +209,6 @@ def local_forest(
         SamplingKeys(site.sampling_key, key_of_site(feature_key, site.name)),
         row_keys=part.row_keys,
         n_jobs=site.n_jobs,
+        device=site.device,
         floor=FLOOR,
     ).forest

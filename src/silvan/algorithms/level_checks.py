@@ -1,9 +1,9 @@
-"""Rules and checks for requests about a level of trees: each must follow from those before, and not contradict itself.
+"""Rules and checks for requests about a level of trees: each must follow from earlier ones, and be consistent.
 
-A coordinator that may ask about any node could invent a tree that leads one known person to a node of its own. So the
-first request is about roots. Each later one repeats the splits so far, and those that are new are of nodes that were
-asked about just before, by features that were asked about there. It is about their children, or about nodes that were
-not split. Kernels trust what they are given, so nodes, features and the histograms in reply are checked, too.
+If a coordinator could request any node, it could invent a tree that isolates one known person in a node. So the first
+request is about roots. Each later one repeats all splits; the new splits are of nodes in the previous request, by
+features requested there. It is about their children, or about nodes that were not split. Kernels trust their input, so
+nodes, features and the histograms in replies are checked as well.
 """
 
 from itertools import pairwise
@@ -25,14 +25,14 @@ from silvan.util.kernels import njit
 
 
 def check_arrays(complaint: str, *expected: tuple[np.ndarray, tuple[int, ...], type[np.generic]]) -> None:
-    """Raise ``FormatError`` with a text unless each array has the shape and element type beside it."""
+    """Raise ``FormatError`` with a text unless each array has the given shape and element type."""
     reject(any(array.shape != shape or array.dtype != dtype for array, shape, dtype in expected), complaint)
 
 
 class Level(msgspec.Struct, frozen=True):
-    """The record of a request about a level: the open nodes, and what was requested about each."""
+    """The record of a request about a level: the open nodes, and the features requested for each."""
 
-    of: str  # which forest: all that must not change
+    of: str  # the forest, by everything that must not change
     splits: int
     open: np.ndarray
     nodes: np.ndarray
@@ -93,22 +93,22 @@ def _were_asked(levels: list[Level], nodes: np.ndarray, features: np.ndarray) ->
 class AfterSplits(Request, frozen=True, kw_only=True):
     """A request about the trees formed by all splits so far."""
 
-    split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]]  # columns of splits: elements, shape of an entry
+    split_types: ClassVar[dict[str, tuple[type, tuple[int, ...]]]]  # columns of splits: element type, shape of an entry
 
     schema: Agreed[Blob]
     n_trees: Fixed[int]
     bootstrap: Fixed[RowSampling]
-    # all splits so far, in the order they were made, and how many each round made: none, where all nodes draw again
+    # all splits so far in order, and the number in each round: zero if all nodes sample features again
     # the k-th split made the nodes n_trees + 2k and the next
     round_sizes: Derived[np.ndarray]
     split_node: Derived[np.ndarray]
     split_feature: Derived[np.ndarray]
     split_missing_left: Derived[np.ndarray]
     split_words: Derived[np.ndarray]
-    min_leaf: Fixed[int] = 1  # rows that both sides of a split have at least, for the site's policy to evaluate
+    min_leaf: Fixed[int] = 1  # minimum rows on both sides of a split, which the site's policy checks
 
     def rounds(self) -> list[list[np.ndarray]]:
-        """Cut the splits so far into rounds, column by column; raise ``FormatError`` unless these match."""
+        """Cut the splits into rounds, column by column; raise ``FormatError`` unless they match."""
         sizes, columns = self.round_sizes, [getattr(self, name) for name in self.split_types]
         n = len(self.split_node) if self.split_node.ndim else 0
         for column, (dtype, shape) in zip(columns, self.split_types.values(), strict=True):
@@ -118,15 +118,15 @@ class AfterSplits(Request, frozen=True, kw_only=True):
         return [[c[start:stop] for c in columns] for start, stop in pairwise([0, *np.cumsum(sizes).tolist()])]
 
     def fingerprints(self) -> list[bytes]:
-        """Return the bytes that identify each round of splits."""
+        """Return bytes that identify each round of splits."""
         return [b"".join(column.tobytes() for column in columns) for columns in self.rounds()]
 
     def position(self) -> ProtocolPosition:
-        """Return where the request stands: after all rounds of splits."""
+        """Return the position of the request: after all rounds of splits."""
         return ProtocolPosition("forest", tuple(map(digest, self.fingerprints())))
 
     def forest_name(self) -> str:
-        """Return a digest of all that no level of a forest may change."""
+        """Return a digest of everything that must be equal at all levels of a forest."""
         changing = {"nodes", "features", "round_sizes", *self.split_types}
         same = {name: getattr(self, name) for name in self.__struct_fields__ if name not in changing}
         return digest(msgspec.json.encode(same, order="sorted"))
@@ -134,23 +134,23 @@ class AfterSplits(Request, frozen=True, kw_only=True):
     def follow_splits(
         self, traces: list[bytes], further: bool, nodes: np.ndarray, features: np.ndarray
     ) -> bytes | None:
-        """Return a trace if the request continues the same forest with splits among those requested before."""
+        """Return a trace if the request continues the same forest with splits of requested nodes and features."""
         splits = self.split_node, self.split_feature
         return follow_level(self.forest_name(), traces, further, self.n_trees, splits, nodes, features)
 
     def check_splits(self, n_features: int) -> None:
-        """Raise ``FormatError`` for too many trees, and for splits of nodes or by features that do not exist."""
+        """Raise ``FormatError`` for too many trees, or splits of unknown nodes or by unknown features."""
         reject(not 1 <= self.n_trees <= MAX_TREES, f"the trees must be 1 to {MAX_TREES}")
         self.rounds()
         sizes, node, feature = self.round_sizes, self.split_node, self.split_feature
-        there = self.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # nodes when a split was made
+        there = self.n_trees + 2 * np.repeat(np.cumsum(sizes) - sizes, sizes)  # number of nodes when a split was made
         if (node >= there).any() or not are_different(node, self.n_trees + 2 * len(node)):
             raise FormatError("a split of a node that does not exist, or was split before")
         reject((feature < 0).any() or (feature >= n_features).any(), "a split by a feature that does not exist")
 
 
 class SplitHistory:
-    """The splits made so far, as every request of a kind repeats them."""
+    """The splits so far, which every request repeats."""
 
     def __init__(self, kind: type[AfterSplits]) -> None:
         self.types = kind.split_types
@@ -177,7 +177,7 @@ class SplitHistory:
 
 
 def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_features: int) -> None:
-    """Raise ``FormatError`` for a request about nodes or features that do not exist, or come twice."""
+    """Raise ``FormatError`` for unknown or repeated nodes or features."""
     reject(nodes.ndim != 1 or features.ndim != 2 or len(features) != len(nodes), "features do not match nodes")
     reject(nodes.dtype != np.int32 or features.dtype != np.int32, "nodes or features are of another type")
     reject(not are_different(nodes, n_nodes), "an open node does not exist, or comes twice")
@@ -189,7 +189,7 @@ def check_nodes(nodes: np.ndarray, features: np.ndarray, n_nodes: int, n_feature
 
 
 def are_different(nodes: np.ndarray, n_nodes: int) -> bool:
-    """Whether all nodes are within this number, without duplicates."""
+    """Return whether all nodes are below ``n_nodes``, without duplicates."""
     if nodes.min(initial=0) < 0 or nodes.max(initial=0) >= n_nodes:
         return False
     listed = np.zeros(n_nodes, np.bool_)
@@ -198,7 +198,7 @@ def are_different(nodes: np.ndarray, n_nodes: int) -> bool:
 
 
 def check_histograms(sums: np.ndarray, features: np.ndarray, bins: Bins, measure: Measure) -> None:
-    """Raise ``FormatError`` for histograms that no rows can have: a site may be wrong."""
+    """Raise ``FormatError`` for impossible histograms: a site may be wrong."""
     size = int(bins.n_bins[features[features >= 0]].sum())
     if sums.shape != (size, measure.n_stats) or wire.element_type(sums) != measure.count_type:
         raise FormatError("its histograms are of another size than requested")
@@ -208,7 +208,7 @@ def check_histograms(sums: np.ndarray, features: np.ndarray, bins: Bins, measure
 
 @njit(nogil=True, cache=True)
 def histograms_add_up(sums: np.ndarray, features: np.ndarray, n_bins: np.ndarray, n_counts: int) -> bool:
-    """Return whether no count is below zero, and all features of a node have the same rows."""
+    """Return whether counts are not negative and all features of a node have the same rows."""
     flat, n = sums.ravel(), sums.shape[1]
     first, here, signs = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     start = 0
@@ -233,7 +233,7 @@ def histograms_add_up(sums: np.ndarray, features: np.ndarray, n_bins: np.ndarray
 
 @njit(nogil=True, cache=True)
 def _add_pairs(flat: np.ndarray) -> tuple[np.int64, np.int64, np.int64, np.int64]:
-    """Add up two statistics, the most common case, many bins at once: sums, and numbers below zero if an element is."""
+    """Add up two statistics, the common case: sums, and numbers that are negative if any element is."""
     a, b, a_signs, b_signs = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for i in range(flat.shape[0] // 2):
         x, y = flat[np.uint64(2 * i)], flat[np.uint64(2 * i + 1)]
@@ -246,7 +246,7 @@ def _add_pairs(flat: np.ndarray) -> tuple[np.int64, np.int64, np.int64, np.int64
 
 @njit(nogil=True, cache=True)
 def _add_each(stat: np.ndarray) -> tuple[np.int64, np.int64]:
-    """Add up one of many statistics: the sum, and a number below zero if an element is."""
+    """Add up one of several statistics: the sum, and a number that is negative if any element is."""
     total, signs = np.int64(0), np.int64(0)
     for x in stat:
         total += x

@@ -1,14 +1,15 @@
 """Leaf re-estimation: sites' trees are cut back to what other sites' rows reach, with leaf values from those rows.
 
-A site can hide what it likes in its trees, such as a side that predicts one class when a trigger is there. Leaf
-re-estimation removes it. In a first sum, sites count their rows at the leaves of the trees of *others*; every side of a
-split that fewer than ``min_leaf`` of them reach is cut off, and the other side takes its place. In a second sum they
-count their rows by class, or add up their labels, at the remaining leaves: that makes the leaf values. What remains of
-a site's influence is the choice of its splits.
+A site can hide anything in its trees, such as a branch that predicts one class when a trigger is present. Leaf
+re-estimation removes it. In a first sum, sites count their rows at the leaves of *other* sites' trees; a branch that
+fewer than ``min_leaf`` rows reach is cut off and replaced by its sibling. In a second sum, sites count their rows by
+class, or add up their labels, at the remaining leaves, which gives the leaf values. The site's remaining influence is
+the choice of its splits.
 
-A row is counted in some trees only, by the site's secret draws: in the i-th tree of every site as in the site's own
-i-th. So every site still has rows that a tree has not seen. Class counts are asked for only where ``min_leaf`` rows of
-others are, by the coordinator's word. Both sums tell nothing of single sites unless sums are trusted.
+Each row counts in some trees only, chosen by the site's secret samples: in the i-th tree of every site like in the
+site's own i-th tree. So every site still has rows that a tree has not seen. Class counts are requested only for leaves
+that, according to the coordinator, at least ``min_leaf`` rows of other sites reach. With secure aggregation both sums
+reveal nothing about single sites.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,8 @@ from silvan.forest.snap import prune
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import RowSampling
 
-_BITS = 24  # bits of a label as far from the middle as the answers of most sites' trees are
-_LABEL_CAP = 1 << 31  # largest label of one row, in fixed point: sums over up to 2^31 rows fit 62 bits
+_BITS = 24  # bits of a label at the usual distance of trees' predictions from the middle
+_LABEL_CAP = 1 << 31  # largest label in fixed point: sums over up to 2^31 rows fit 62 bits
 
 
 # -- messages
@@ -58,8 +59,8 @@ class CountLeafRows(Total[LeafRows], frozen=True, kw_only=True):
 
     schema: Agreed[Blob]
     forests: Derived[list[Blob]]
-    owners: Derived[list[str]]  # the site that each of them is from
-    validation: Fixed[float]  # the share of training rows that are not counted
+    owners: Derived[list[str]]  # the site of each forest
+    validation: Fixed[float]  # share of training rows that are not counted
     bootstrap: Fixed[RowSampling]
 
 
@@ -77,15 +78,15 @@ class CountLeafLabels(CountLeafRows, frozen=True, kw_only=True):
 
     reply: ClassVar[type[SummedReply]] = LeafLabels
 
-    few: Derived[np.ndarray]  # the nodes that too few rows of others reach
-    min_leaf: Fixed[int]  # how many are enough, which the site's policy evaluates
-    # fixed point of numbers; of no use for classes
+    few: Derived[np.ndarray]  # nodes that too few rows of other sites reach
+    min_leaf: Fixed[int]  # minimum number of rows, which the site's policy checks
+    # fixed point for regression; unused for classes
     offset: Derived[float]
     scale: Derived[float]
 
 
 class RefittedLeaves(msgspec.Struct, frozen=True):
-    """The result of leaf re-estimation: nodes that few rows reach, and the values of the leaves that remain."""
+    """The result of leaf re-estimation: nodes that few rows reach, and values of the remaining leaves."""
 
     few: np.ndarray
     values: np.ndarray
@@ -105,7 +106,7 @@ def count_rows(site: Site, request: CountLeafRows) -> LeafRows:
 
 @answers(CountLeafLabels)
 def count_labels(site: Site, request: CountLeafLabels) -> LeafLabels:
-    """Count rows by class, or add up labels, at the leaves of others' trees as they are cut back."""
+    """Count rows by class, or add up labels, at the leaves of others' pruned trees."""
     schema = schema_of(site, request.schema)
     forests = forests_of(site, schema, request.forests)
     forest = _cut_back(site, schema, request.forests, request.few)
@@ -136,7 +137,7 @@ def _count(
 
 
 def read_refitted(site: Site, schema: Schema, blobs: Sequence[Blob], refitted: Blob) -> Forest:
-    """Read what leaf re-estimation made of the trees of several sites."""
+    """Return the trees of several sites after leaf re-estimation."""
     found = wire.decode(site.blob(refitted.hash), RefittedLeaves)
     pruned = _cut_back(site, schema, blobs, found.few)
     if found.values.shape != pruned.value.shape or found.values.dtype != np.float64:
@@ -145,7 +146,7 @@ def read_refitted(site: Site, schema: Schema, blobs: Sequence[Blob], refitted: B
 
 
 def _cut_back(site: Site, schema: Schema, blobs: Sequence[Blob], few: np.ndarray) -> Forest:
-    """Cut off what few rows reach of the trees that a request refers to; kept, since two rounds need it."""
+    """Prune branches that few rows reach from the trees of a request; cached, because two rounds need it."""
 
     def cut() -> Forest:
         forest = join_forests(forests_of(site, schema, blobs))
@@ -176,12 +177,12 @@ def counted_labels(forest: Forest, y: np.ndarray, offset: float, scale: float) -
 
 
 def places_of(forests: Sequence[Forest]) -> np.ndarray:
-    """Return each tree's place among the trees of its site."""
+    """Return each tree's position among the trees of its site."""
     return np.concatenate([np.arange(len(forest)) for forest in forests])
 
 
 def _with_values(pruned: Forest, values: np.ndarray) -> Forest:
-    """Return the trees as leaf re-estimation left them; one of which nothing but a leaf is left has no weight."""
+    """Return pruned trees with new leaf values; a tree with only a leaf left has no weight."""
     weights = np.where(np.diff(pruned.offsets) > 1, pruned.weights, 0.0)
     return replace(pruned, value=values, weights=weights if weights.any() else pruned.weights)
 
@@ -195,10 +196,10 @@ def refit_leaves(
     settings: Settings,
     validation: float = 0.0,
 ) -> tuple[Forest, Blob]:
-    """Cut the sites' trees back and re-estimate their leaves: two rounds over the sites that ``rows`` names.
+    """Prune the sites' trees and re-estimate their leaves: two rounds over the sites in ``rows``.
 
-    ``settings`` are those that trees were grown by, whose class weights are numbers by now.
-    Return the trees, and a blob that tells a site how to make them of those that sites sent.
+    ``settings`` are those of the trees, with numeric class weights. Return the trees, and a blob from which sites can
+    reconstruct them.
     """
     class_weight, min_leaf = settings.class_weight, max(FLOOR, settings.min_samples_leaf)
     if isinstance(class_weight, str):
@@ -214,7 +215,7 @@ def refit_leaves(
         "validation": validation,
         "bootstrap": settings.row_sampling,
     }
-    most = sum(rows.values())  # no count is above it
+    most = sum(rows.values())  # upper bound on counts
     own = {site: np.repeat([owner == site for owner in owners], [len(f) for f in forests.values()]) for site in rows}
     counted: LeafRows = federation.total(
         CountLeafRows(**same), over=rows, check=_check_counts(forest, 1, rows, own), most=most
@@ -236,7 +237,7 @@ def refit_leaves(
 def _check_counts(forest: Forest, columns: int, rows: Mapping[str, int], own: Mapping[str, np.ndarray]) -> Check:
     """Return a check of rows, or labels, at the leaves of trees.
 
-    No tree counts more rows than there are, nor any at a site that it is from (``own``).
+    A tree cannot count more rows than exist, nor any at its own site (``own``).
     """
     tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
 
@@ -259,7 +260,7 @@ def _check_counts(forest: Forest, columns: int, rows: Mapping[str, int], own: Ma
 def _leaf_values(
     forest: Forest, counts: np.ndarray, offset: float, scale: float, class_weight: Sequence[float] | None
 ) -> np.ndarray:
-    """Return class shares or means at leaves; a leaf without rows takes those of its tree, or keeps its own."""
+    """Return class shares or means at leaves; a leaf without rows takes those of its tree, or keeps its value."""
     tree_of = np.repeat(np.arange(len(forest)), np.diff(forest.offsets))[forest.feature < 0]
     by_tree = np.zeros((len(forest), counts.shape[1]), np.int64)
     np.add.at(by_tree, tree_of, counts)
@@ -282,12 +283,12 @@ def whole_labels(y: np.ndarray, offset: float, scale: float) -> np.ndarray:
 
 
 def mean_label(sums: np.ndarray, offset: float, scale: float) -> np.ndarray:
-    """Return means of numbers, given (rows, sum in fixed point) of each; the middle where there are no rows."""
+    """Return means from (rows, sum in fixed point); the middle if there are no rows."""
     return np.asarray(sums[:, 1] / np.maximum(sums[:, 0], 1) / scale + offset)
 
 
 def fixed_point(forests: Sequence[Forest]) -> tuple[float, float]:
-    """Choose a middle and a scale by the answers of most sites' trees: those of one site do not move them far."""
+    """Choose a middle and a scale from the median of the sites' trees, which one site cannot move far."""
     low = float(np.median([forest.value.min() for forest in forests]))
     high = float(np.median([forest.value.max() for forest in forests]))
     reach = max(abs(high / 2 - low / 2), np.finfo(np.float64).tiny)

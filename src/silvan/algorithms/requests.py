@@ -1,7 +1,7 @@
-"""What requests may ask for at most, and how a site reads what they refer to: schemas, and trees of others.
+"""Limits on requests, and reading what they refer to: schemas, and trees of other sites.
 
-Trees from outside are checked as hostile. A site scores only trees that a site of the study signed: whoever could send
-trees of its own could single out one row, and read its label from how they do.
+Trees from outside are untrusted. A site scores only trees that a site of the study signed: anybody who could send
+arbitrary trees could single out a row, and read its label from their scores.
 """
 
 from collections import Counter
@@ -17,8 +17,8 @@ from silvan.federation.site import Site
 from silvan.federation.store import CacheKey
 from silvan.forest.forest import Forest, join_forests
 
-MAX_TREES = 1 << 16  # the most trees that a site grows or reads at a time: each takes memory for all rows
-MAX_NODES = 1 << 19  # the most nodes of one tree that somebody else made
+MAX_TREES = 1 << 16  # maximum number of trees to grow or read at a time: each takes memory for all rows
+MAX_NODES = 1 << 19  # maximum number of nodes in another site's tree
 
 
 def schema_of(site: Site, blob: Blob) -> Schema:
@@ -27,7 +27,7 @@ def schema_of(site: Site, blob: Blob) -> Schema:
 
 
 def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest]:
-    """Read the trees that a request refers to, of one site each; they are kept, since several rounds need them."""
+    """Read the trees that a request refers to, from one site each; cached, because several rounds need them."""
     check_owners(site, blobs)
 
     def read_all() -> list[Forest]:
@@ -39,7 +39,7 @@ def forests_of(site: Site, schema: Schema, blobs: Sequence[Blob]) -> list[Forest
 
 
 def joined_trees(site: Site, schema: Schema, blobs: Sequence[Blob]) -> Forest:
-    """Return the trees that a request refers to as one forest; kept, since several rounds need it."""
+    """Return the trees that a request refers to as one forest; cached, because several rounds need it."""
     forests = forests_of(site, schema, blobs)
     return site.cache.once(
         CacheKey[Forest]("joined trees", schema.hash, *(blob.hash for blob in blobs)), lambda: join_forests(forests)
@@ -47,12 +47,12 @@ def joined_trees(site: Site, schema: Schema, blobs: Sequence[Blob]) -> Forest:
 
 
 def check_owners(site: Site, blobs: Sequence[Blob], own: int | None = None) -> None:
-    """Raise an error unless different sites made the objects of a request, by their signatures for this task.
+    """Raise an error unless different sites signed the objects of a request for this task.
 
-    What is at place ``own``, if that is given, must be of the site itself.
+    If ``own`` is given, the site itself must have made the object at that position.
     """
     owners = {blob.hash: {o.site for o in site.owners(blob.hash) if o.task == site.task} for blob in blobs}
-    times = Counter(blob.hash for blob in blobs)  # sites may have made the same, such as a leaf of one class
+    times = Counter(blob.hash for blob in blobs)  # sites may have made equal objects, such as a leaf of one class
     if any(times[hash_] > len(made) for hash_, made in owners.items()):
         raise RefusedError("the site scores only what sites signed for this task, and each once")
     if own is not None and not (0 <= own < len(blobs) and site.name in owners[blobs[own].hash]):
@@ -60,7 +60,7 @@ def check_owners(site: Site, blobs: Sequence[Blob], own: int | None = None) -> N
 
 
 def own_trees(site: Site, blobs: Sequence[Blob], forests: Sequence[Forest], owners: Sequence[str]) -> np.ndarray:
-    """Return which trees are the site's own; raise an error if they are not from the ``owners`` that are named."""
+    """Return which trees are the site's own; raise an error if trees are not from the named ``owners``."""
     if len(owners) != len(blobs) or len(set(owners)) < len(owners):
         raise FormatError("the sites are not those that the trees are from")
     for owner, blob in zip(owners, blobs, strict=True):
@@ -70,7 +70,7 @@ def own_trees(site: Site, blobs: Sequence[Blob], forests: Sequence[Forest], owne
 
 
 def counts_of(**shapes: tuple[int, ...]) -> Check:
-    """Return a check of replies: the fields named are counts of these shapes."""
+    """Return a check that the named fields of replies are counts of these shapes."""
 
     def check(site: str, reply: Reply) -> None:
         for name, shape in shapes.items():
@@ -82,13 +82,13 @@ def counts_of(**shapes: tuple[int, ...]) -> Check:
 
 
 def check_metrics(metrics: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise ``FormatError`` unless metrics are of a shape, and each is at least 0 or NaN."""
+    """Raise ``FormatError`` unless metrics have a shape, and each is at least 0 or NaN."""
     reject(metrics.shape != shape or metrics.dtype != np.float64, "its metrics are not the ones requested")
     reject(np.isinf(metrics).any() or (metrics < 0).any(), "its metrics are impossible")
 
 
 def read_trees(data: bytes, schema: Schema) -> Forest:
-    """Read trees that somebody else made; raise ``FormatError`` unless they are plain trees of the agreed schema."""
+    """Read trees from another site; raise ``FormatError`` unless they are plain trees of the agreed schema."""
     forest = Forest.from_bytes(data)
     reject(forest.schema != schema, "trees of another schema than the agreed one")
     if len(forest) > MAX_TREES or np.diff(forest.offsets).max() > MAX_NODES:

@@ -1,6 +1,6 @@
 """Bin edges that all sites share, from sums over the public grid: two rounds.
 
-First the counts in all coarse cells, then in fine cells inside the heavy ones. No site's value becomes an
+Sites count rows in all coarse cells first, then in fine cells inside the heavy ones. No value of a site becomes an
 edge.
 """
 
@@ -56,14 +56,14 @@ class CountFine(Total[FineCounts], frozen=True, kw_only=True):
     partitions: ClassVar[PartitionsWay] = "add up"
 
     schema: Agreed[Blob]
-    max_bins: Fixed[int]  # of a tree: they say how many cells are looked into, and how closely
+    max_bins: Fixed[int]  # bins of a tree, which determine how many cells are refined, and how finely
     columns: Derived[np.ndarray]  # column of each heavy cell, ascending
     cells: Derived[np.ndarray]  # its number, ascending within the column
-    shifts: Derived[np.ndarray]  # how closely it is looked into
+    shifts: Derived[np.ndarray]  # how finely it is divided
 
 
 class CutPoints(msgspec.Struct, frozen=True):
-    """The edges of all columns, as they travel, and which trees have which of them."""
+    """The edges of all columns as sent, and which trees use which of them."""
 
     sizes: np.ndarray
     values: np.ndarray
@@ -72,7 +72,7 @@ class CutPoints(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, bins: Bins, max_bins: int) -> "CutPoints":
-        """Return bin edges such that each tree has at most this many bins."""
+        """Return the cut points of bins, where each tree has at most ``max_bins`` bins."""
         steps = np.concatenate([np.diff(codes) for codes in bins.codes]).astype(np.uint8)
         return cls(np.array([len(c) for c in bins.cuts], np.int64), np.concatenate(bins.cuts), steps, max_bins)
 
@@ -81,9 +81,9 @@ class CutPoints(msgspec.Struct, frozen=True):
 
 
 def bins_of(site: Site, blob: Blob, schema: Schema, max_bins: int = MAX_BINS, *, public: bool = False) -> Bins:
-    """Read the bins that a request refers to; raise ``FormatError`` unless counts of rows could have led to them.
+    """Read the bins that a request refers to; raise ``FormatError`` unless they can result from counts.
 
-    ``public`` ones follow from a schema's bounds instead, and may lie anywhere.
+    ``public`` bins follow from a schema's bounds instead, and may be anywhere.
     """
 
     def read() -> Bins:
@@ -105,7 +105,7 @@ def bins_of(site: Site, blob: Blob, schema: Schema, max_bins: int = MAX_BINS, *,
 
 
 def _check_cuts(feature: Feature, cuts: np.ndarray, n_columns: int, max_bins: int, *, public: bool) -> None:
-    """Raise ``FormatError`` for cut points of a column that no counts lead to."""
+    """Raise ``FormatError`` for cut points of a column that cannot result from counts."""
     images, step = grid.images(cuts), 1 << Grid.for_columns(n_columns).finest
     if feature.edges is not None and not public:
         if not np.array_equal(images, given_cuts(feature.edges)):
@@ -117,7 +117,7 @@ def _check_cuts(feature: Feature, cuts: np.ndarray, n_columns: int, max_bins: in
 
 
 def _steps(points: CutPoints) -> list[np.ndarray] | None:
-    """Return the steps between codes, column by column; raise ``FormatError`` for those of other cuts."""
+    """Return the steps between codes by column; raise ``FormatError`` if they do not match the cut points."""
     reject(not 2 <= points.max_bins <= MAX_BINS, "the bins of a tree are not possible")
     if points.steps is None:
         return None
@@ -143,11 +143,11 @@ def count_fine(site: Site, request: CountFine) -> FineCounts:
     return FineCounts(cells=fine_table(site.part(schema), heavy, schema, site.n_jobs))
 
 
-# -- both sides: counts of rows that are at hand
+# -- both sides: counts of rows
 
 
 def coarse_table(part: Part, schema: Schema, n_jobs: int | None = None) -> np.ndarray:
-    """Count rows in coarse cells: (columns, cells); columns that are not cut on the grid stay zero."""
+    """Count rows in coarse cells: (columns, cells); columns without grid bins stay zero."""
     table_grid = Grid.for_columns(len(schema.features))
     table = np.zeros((len(schema.features), table_grid.n_cells), np.int32)
 
@@ -159,7 +159,7 @@ def coarse_table(part: Part, schema: Schema, n_jobs: int | None = None) -> np.nd
 
 
 def fine_table(part: Part, heavy: list[Heavy], schema: Schema, n_jobs: int | None = None) -> np.ndarray:
-    """Count rows in the fine cells of each column's heavy ones, column after column."""
+    """Count rows in the fine cells inside each column's heavy cells, column after column."""
     table_grid = Grid.for_columns(len(schema.features))
     starts = _starts(heavy, table_grid)
     table = np.zeros(starts[-1], np.int32)
@@ -174,7 +174,7 @@ def fine_table(part: Part, heavy: list[Heavy], schema: Schema, n_jobs: int | Non
 def _count_columns(
     part: Part, columns: list[int], count: Callable[[int, np.ndarray], None], n_jobs: int | None
 ) -> None:
-    """Call ``count`` with each column and the images of its values on the grid, a piece of the rows at a time."""
+    """Call ``count`` with each column and the grid positions of its values, a piece of the rows at a time."""
     for piece in part.pieces():
 
         def one(f: int, X: np.ndarray = piece.X) -> None:
@@ -232,7 +232,7 @@ def _on_grid(schema: Schema, f: int) -> bool:
 
 
 def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
-    """Return the heavy cells of a request by column; raise ``FormatError`` for cells that do not exist."""
+    """Return the heavy cells of a request by column; raise ``FormatError`` for unknown cells."""
     table_grid, n = Grid.for_columns(len(schema.features)), len(schema.features)
     columns, cells, shifts = request.columns, request.cells, request.shifts
     if any(a.ndim != 1 or a.dtype != np.int32 or a.shape != cells.shape for a in (columns, cells, shifts)):
@@ -247,7 +247,7 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
         raise FormatError("a cell does not exist")
     bounds = np.searchsorted(columns, np.arange(n + 1))
     heavy = [Heavy(cells[a:b], shifts[a:b]) for a, b in pairwise(bounds)]
-    # few cells hold much of the rows, and are looked into for as many bins as a tree has: whatever the counts were
+    # whatever the counts are, few cells can hold many rows, and are refined for as many bins as a tree has
     reject(not 2 <= request.max_bins <= MAX_BINS, "the bins of a tree are not possible")
     most = staggered_bins(request.max_bins)
     if any(h.starts(table_grid.coarse)[-1] > most_fine_cells(table_grid, most) for h in heavy):
@@ -259,16 +259,16 @@ def _by_column(request: CountFine, schema: Schema) -> list[Heavy]:
 
 
 class SharedBins(NamedTuple):
-    """The bins of all sites' training rows together, and what was counted to find them."""
+    """The bins of all sites' training rows, and the counts behind them."""
 
     bins: Bins
     blob: Blob
     label: np.ndarray  # rows by class, or by coarse cell of the target
-    most: np.ndarray  # int64, of each column: the most rows that a bin of a tree's histograms can hold
+    most: np.ndarray  # int64, by column: maximum rows in a bin of a tree's histograms
 
 
 class ValueCounts(NamedTuple):
-    """How many training rows of all sites have a value in each cell of the public grid, coarse and fine."""
+    """Numbers of all sites' training rows in the cells of the public grid, coarse and fine."""
 
     schema: Schema
     coarse: GridCounts
@@ -281,7 +281,7 @@ class ValueCounts(NamedTuple):
         return Grid.for_columns(len(self.schema.features))
 
     def of(self, f: int) -> tuple[np.ndarray, Heavy, np.ndarray]:
-        """Return the counts of a column: of coarse cells, which of these are heavy, and of the fine cells in them."""
+        """Return the counts of a column: in coarse cells, which of these are heavy, and in their fine cells."""
         starts = _starts(self.heavy, self.grid)
         return self.coarse.cells[f], self.heavy[f], self.fine[starts[f] : starts[f + 1]]
 
@@ -306,19 +306,19 @@ def count_values(federation: Federation, schema: Schema, max_bins: int) -> Value
 
 
 def find_shared_bins(federation: Federation, schema: Schema, max_bins: int) -> SharedBins:
-    """Find the bins of all sites' training rows together."""
+    """Find the bins of all sites' training rows."""
     counts = count_values(federation, schema, max_bins)
     label = counts.coarse.label
     bins = _bins_from_counts(counts, max_bins, staggered=True)
     blob = federation.blob(wire.encode(CutPoints.of(bins, max_bins)))
     most = _most_in_bins(bins, counts)
-    if federation.agreement.grouped:  # a tree may have other rows of persons than those that were counted
+    if federation.agreement.grouped:  # a tree may sample other rows of persons than those counted
         most[:] = label.sum()
     return SharedBins(bins, blob, label, most)
 
 
 def _most_in_bins(bins: Bins, counts: ValueCounts) -> np.ndarray:
-    """Return the most rows that a bin of each column can hold: all of them where nothing is counted on the grid."""
+    """Return the maximum rows in a bin of each column: all rows if nothing is counted on the grid."""
     rows = int(counts.coarse.label.sum())
     most = np.full(len(counts.heavy), rows)
     for f in range(len(most)):
@@ -352,7 +352,7 @@ def _heavy(coarse: np.ndarray, schema: Schema, max_bins: int) -> list[Heavy]:
 
 
 def _bins_from_counts(counts: ValueCounts, max_bins: int, *, staggered: bool) -> Bins:
-    """Choose every column's cut points from counts alone."""
+    """Choose every column's cut points from counts only."""
     cuts, steps = [], []
     for f, feature in enumerate(counts.schema.features):
         own, apart = np.zeros(0, np.int32), None
@@ -366,7 +366,7 @@ def _bins_from_counts(counts: ValueCounts, max_bins: int, *, staggered: bool) ->
 
 
 def pooled_bins(part: Part, schema: Schema, max_bins: int, *, staggered: bool = True) -> Bins:
-    """Find the same bins with all rows at hand."""
+    """Find the same bins from pooled rows."""
     coarse, most = coarse_table(part, schema), staggered_bins(max_bins) if staggered else max_bins
     heavy = _heavy(coarse, schema, most)
     label = np.array([len(part)], np.int64)

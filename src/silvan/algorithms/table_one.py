@@ -17,11 +17,11 @@ T = TypeVar("T")
 QUANTILES = (0.25, 0.5, 0.75)
 
 ROUNDED_TO = 5
-"""Counts at a site are multiples of it."""
+"""Counts at a site are rounded to multiples of this."""
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """What Table 1 says of a column at one site, or over all; None: not shown, since too few rows are behind it."""
+    """A column's numbers at one site, or over all; None: not shown, because too few rows are behind it."""
 
     missing: int | None
     mean: float | None = None
@@ -31,7 +31,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A column of the tables: ``by_site`` has numbers over all sites first, then of those that describe their rows.
+    """A column of the tables: ``by_site`` has the numbers over all sites first, then those of single sites.
 
     ``difference`` is the largest standardised difference between two sites.
     """
@@ -43,7 +43,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class TableOne(msgspec.Struct, frozen=True):
-    """Table 1 of a study: training rows by site, the columns with the label last, and which sites gave no numbers."""
+    """Table 1 of a study: training rows by site, the columns with the label last, and sites without numbers."""
 
     rows: dict[str, int]
     lines: list[Line]
@@ -67,7 +67,7 @@ class TableOne(msgspec.Struct, frozen=True):
 
     @property
     def heads(self) -> list[str]:
-        """The heads of the table of texts."""
+        """The column heads of the table of texts."""
         return ["", *("All sites" if site == OVERALL else site for site in self.rows), "SMD"]
 
     def texts(self, most: int = 12) -> list[list[str]]:
@@ -92,7 +92,7 @@ class TableOne(msgspec.Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        """What the table leaves out."""
+        """A note on what the table leaves out."""
         few = (
             f"Numbers: median [quartiles]; categories: rows (%). –: fewer than {FLOOR} rows. "
             f"Counts at a site are rounded to multiples of {ROUNDED_TO}."
@@ -102,7 +102,7 @@ class TableOne(msgspec.Struct, frozen=True):
         return few + apart + refused
 
     def seen_by(self, site: str, *, overall: bool) -> "TableOne":
-        """Return what one site may see: its own numbers and, if it may see ``overall`` ones, those over all sites."""
+        """Return what one site may see: its own numbers and, with ``overall``, those over all sites."""
         seen = {OVERALL: overall, site: True}
 
         def kept(of: Mapping[str, T]) -> dict[str, T]:

@@ -28,7 +28,8 @@ from silvan.federation.federation import Federation
 from silvan.federation.party import Party
 from silvan.learners.in_one_place import joined
 from silvan.learners.vertical import VerticalForest
-from silvan.privacy.gate import Policy, policy_of
+from silvan.privacy.gate import policy_of
+from silvan.privacy.policy import Policy
 from silvan.tree.fit import Settings
 from silvan.tree.sampling import rows_of_trees
 

@@ -1,1 +1,1 @@
-"""Federations of machines: invitations, certificates, processes, and studies that go on after failures."""
+"""Federations of machines: invitations, certificates, processes, and studies that continue after failures."""

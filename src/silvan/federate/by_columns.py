@@ -94,6 +94,8 @@ def federate_columns(
         A file that keeps every reply, so that an interrupted study goes on where it stopped.
     n_jobs
         Threads; None for all cores.
+    device
+        Where the pooled baseline grows trees, as for ``federate_rows``; trees over columns grow on the processor.
     transport
         The class that carries messages to parties: ``InProcess``, or one derived from it that loses some.
 
@@ -123,7 +125,7 @@ def federate_columns(
     if schema is not None and label is not None and schema.label.name != label:
         raise InputError(f"the schema's label is {schema.label.name!r}, got label={label!r}")
     protection = Protection([str(party) for party in tables], given)
-    settings = SiteSettings(label=name, exclude=tuple(exclude), n_jobs=given.n_jobs, kinds=kinds)
+    settings = SiteSettings(label=name, exclude=tuple(exclude), kinds=kinds, **given.processing)
     known: dict[str, Any] = {"id_column": id, "match": match, "given": schema, "show_names": names == "shown"}
     known |= {"seals": protection.seals, "seed": None if random_state is None else int(random_state)}
     parties: dict[str, Site] = {

@@ -35,9 +35,9 @@ from silvan.federation.federation import Federation
 from silvan.federation.partitioned_site import site_of
 from silvan.federation.site import Site
 from silvan.federation.site_table import SiteSettings
-from silvan.privacy.gate import Policy
 from silvan.privacy.held_columns import ListColumns, share_columns
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import Policy
 from silvan.tree.sampling import make_key
 from silvan.util.files import file_name
 from silvan.util.readable import count_of
@@ -143,6 +143,9 @@ def federate_rows(
         files. None: all rows. The forest is the same.
     folder
         The place of these files, which have no names and disappear when the program ends. None: with temporary files.
+    device
+        Where sites grow trees: "cpu", "cuda" for a graphics card, or "auto" for a graphics card where there is one and
+        a site has a million rows or more. The forest is the same.
     n_jobs
         Threads; None for all cores.
     transport
@@ -171,7 +174,7 @@ def federate_rows(
     protection = Protection(list(sources), given)
     budgeted = protection.policy.epsilon is not None or budgets is not None
     test_key = make_key(random_state, "rows for judging").tobytes() if _by_row(test_by, schema, budgeted) else None
-    own: dict[str, Any] = {"n_jobs": given.n_jobs, "memory": room, "folder": folder, "schema": schema, "kinds": kinds}
+    own: dict[str, Any] = {"memory": room, "folder": folder, "schema": schema, "kinds": kinds, **given.processing}
     own |= {"test_key": test_key, "date_split": by_date, "group": group, "event": event}
     settings = SiteSettings.of_study(label, exclude, test, random_state, **own)
     _check_date_split(settings, site, schema, budgeted=budgeted)

@@ -25,11 +25,13 @@ from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import MaskedPart
 from silvan.privacy.aggregation.ring import RingPart, RingSums
 from silvan.privacy.close_study import make_verifiable
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import Policy
 from silvan.privacy.site_folder import make_folders
 from silvan.privacy.terms import Terms
+from silvan.util.device import check_device
 
 NEEDS_TRUSTED_SUMS = (
     "must be 'trusted' to leave one site out: the sums with a site and those without it differ by the site's own, "
@@ -53,6 +55,7 @@ class OptionKeywords(TypedDict, total=False):
     timeout: float | None
     journal: str | None
     n_jobs: int | None
+    device: str
     transport: type[InProcess]
 
 
@@ -72,7 +75,17 @@ class Options:
     timeout: float | None = None
     journal: str | None = None
     n_jobs: int | None = None
+    device: str = "auto"
     transport: type[InProcess] = InProcess
+
+    def __post_init__(self) -> None:
+        """Raise ``InputError`` for a device that there cannot be."""
+        check_device(self.device)
+
+    @property
+    def processing(self) -> dict[str, Any]:
+        """The settings of a site that say what it computes on."""
+        return {"n_jobs": self.n_jobs, "device": self.device}
 
 
 def shows_options(function: Federate) -> Federate:

@@ -39,7 +39,6 @@ from silvan.federation.message import (
 )
 from silvan.federation.proven_sums import SumName, is_proven
 from silvan.federation.site import Site, answers
-from silvan.federation.store import proof_key_name
 from silvan.tree.sampling import one_of_each
 from silvan.util.cell_text import cell_text
 from silvan.util.readable import count_of
@@ -266,7 +265,7 @@ def _texts(site: Site, name: str) -> Iterator[dict[str, int]]:
 
 def _is_counted(site: Site, request: NameCategories, total: CategoryCounts) -> bool:
     """Whether counts are proved to be the sum of what these sites counted, this one among them."""
-    key, counted = site.store.get(proof_key_name(site.study)), CountCategories(names=request.names)
+    key, counted = site.proof_key, CountCategories(names=request.names)
     asked = request_digest(counted.kind(), wire.encode(counted))
     name = SumName(site.study, site.task, request.sites)
     return (

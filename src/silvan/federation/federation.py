@@ -281,7 +281,7 @@ class Federation(Members):
 
     def counted_apart(self) -> AbstractContextManager[None]:
         """Count rounds as agreement instead of training."""
-        return self._for_now(_apart=True)
+        return self._for_now(_apart=True, _joined=None)
 
     def aside(self) -> AbstractContextManager[None]:
         """Send a request outside the study's sequence: it is not a round, and the numbering stays the same."""

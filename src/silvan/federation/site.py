@@ -4,6 +4,7 @@ A reply is a function of the site's table, its store and the request. So a site 
 or if it is rebuilt for every message.
 """
 
+import hmac
 import logging
 import threading
 from collections.abc import Callable
@@ -44,7 +45,7 @@ from silvan.federation.message import (
 from silvan.federation.proven_sums import SumName, prove
 from silvan.federation.signed import ForgedError, SignedMessage, Signer, is_owned
 from silvan.federation.site_table import SiteSettings, SiteTable
-from silvan.federation.store import CacheKey, MemoryStore, Store, digest, proof_key_name
+from silvan.federation.store import CacheKey, MemoryStore, Store, digest, shared_key_name
 from silvan.util.files import has_no_room
 
 log = logging.getLogger("silvan.site")
@@ -169,9 +170,20 @@ class Site(SiteTable):
         """The digest of the current request."""
         return self._envelope.asked
 
+    @property
+    def key_name(self) -> str:
+        """The key, in the site's store, of the key that the sites of the study share."""
+        return shared_key_name(self.study)
+
+    @property
+    def proof_key(self) -> bytes | None:
+        """The key by which sites prove their parts of sums in a study; None if they share no key, or sign nothing."""
+        key = None if self.signer is None else self.store.get(self.key_name)
+        return None if key is None else hmac.digest(key, f"proofs of {self.study}".encode(), "sha256")
+
     def proved(self, reply: Reply) -> Reply:
-        """Return the part of a sum that is being answered with its proof, if the sites share a key for that."""
-        key, now = self.store.get(proof_key_name(self.study)), self._envelope
+        """Return the part of a sum that is being answered with its proof, if there is a key for that."""
+        key, now = self.proof_key, self._envelope
         if key is None or not isinstance(reply, SummedReply):
             return reply
         return prove(key, SumName(now.study, now.task, now.over), now.asked, self.name, reply)

@@ -54,15 +54,15 @@ class SiteSettings:
     test rows are those of the fold. With a ``test_key`` (between machines a secret of the site) and a ``schema``, each
     row is sampled independently, as noisy replies require; without a schema the key shuffles rows into folds.
     ``sampling_key`` decides which rows are in which tree; all sites share it, and the coordinator does not need it.
-    ``forest`` is a pretrained forest of the site. ``schema`` is a given one, the only one that noisy replies may be
-    about. ``kinds`` says what columns are when the table is described. With ``memory``, a number of bytes, the table is
-    read in batches and its rows are stored in unnamed files in ``folder``. With a ``date_split`` the test rows are the
-    latest ones, and its column is not a feature. ``results`` is the folder for the results of a study, if the site
-    keeps any. ``naming`` decides which classes and categories the site names (``describe.py``): "all" is for one
-    process; "proven" means classes that enough of its own rows have, and categories that are proven to be common
-    (``proven_sums.py``). With ``published`` sampling the sampling key is not replaced by the shared key. ``group``
-    names the column of persons' ids, which is not a feature: all rows of a person are in one part, and a person counts
-    as one row. ``event`` names the column of events if ``label`` names that of times.
+    ``device`` is where trees grow. ``forest`` is a pretrained forest of the site. ``schema`` is a given one, the only
+    one that noisy replies may be about. ``kinds`` says what columns are when the table is described. With ``memory``, a
+    number of bytes, the table is read in batches and its rows are stored in unnamed files in ``folder``. With a
+    ``date_split`` the test rows are the latest ones, and its column is not a feature. ``results`` is the folder for the
+    results of a study, if the site keeps any. ``naming`` decides which classes and categories the site names
+    (``describe.py``): "all" is for one process; "proven" means classes that enough of its own rows have, and categories
+    that are proven to be common (``proven_sums.py``). With ``published`` sampling the sampling key is not replaced by
+    the shared key. ``group`` names the column of persons' ids, which is not a feature: all rows of a person are in one
+    part, and a person counts as one row. ``event`` names the column of events if ``label`` names that of times.
     """
 
     label: str = "label"
@@ -71,6 +71,7 @@ class SiteSettings:
     split_seed: int = 0
     sampling_key: np.ndarray = field(default_factory=lambda: np.zeros(2, np.uint64))
     n_jobs: int | None = None
+    device: str = "auto"
     forest: Any = None
     memory: int | None = None
     folder: Folder = None
@@ -78,7 +79,7 @@ class SiteSettings:
     fold: Fold | None = None
     kinds: Kinds = field(default_factory=dict)
     naming: Naming = "all"
-    published: bool = False
+    published: bool = True
     results: Path | None = None
     test_key: bytes | None = None
     date_split: DateSplit | None = None

@@ -25,10 +25,7 @@ SHARE = "share "
 SIGNING = "signing key"
 """Key of the signing key of a site without a folder, in this process."""
 
-PROOF = "proof"
-"""Prefix of the key by which sums are proved."""
-
-LASTING = (SEQUENCE, SHARE, SIGNING, PROOF, "secret", "shared key", "paillier key", "named ")
+LASTING = (SEQUENCE, SHARE, SIGNING, "secret", "shared key", "paillier key", "named ")
 """Prefixes of values that a site cannot receive or draw again, and of the protocol sequence that it enforces."""
 
 
@@ -42,6 +39,13 @@ class Store(ABC):
     @abstractmethod
     def put_all(self, values: dict[str, bytes]) -> None:
         """Store several values, all or none."""
+
+    def settles(self, key: str, value: bytes) -> bool:
+        """Keep a value for good; return False if another was kept under the key before."""
+        known = self.get(key)
+        if known is None:
+            self.put(key, value)
+        return known in (None, value)
 
     def put(self, key: str, value: bytes) -> None:
         """Store a value permanently."""
@@ -75,9 +79,9 @@ class MemoryStore(Store):
             self._values[key] = value
 
 
-def proof_key_name(study: str) -> str:
-    """Return the store's key for the secret by which a study's sums are proved."""
-    return f"{PROOF} key of {study}"
+def shared_key_name(study: str) -> str:
+    """Return the store's key for the secret that the sites of a study share."""
+    return f"shared key of study {study}"
 
 
 def digest(data: bytes) -> str:

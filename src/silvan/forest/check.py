@@ -10,7 +10,7 @@ import numpy as np
 from silvan.errors import FormatError
 from silvan.forest.arrays import COMBINES, DEPTH_CAP, ForestArrays
 from silvan.forest.category_set import SET_WORDS, is_category_split, known_bins
-from silvan.forest.curves import MOST_TIMES, ROUNDING
+from silvan.forest.curves import MOST_TIMES, are_hazards
 
 ODDS_CAP = 1e6
 """Bound on leaf values, knots and log-odds of forests that add log-odds; knots differ by at least its inverse."""
@@ -140,8 +140,7 @@ def _check_times(forest: ForestArrays) -> None:
     _require(forest.schema.label.event is not None and forest.combine in ("mean", "vote"), "times are for survival")
     _require(times.ndim == 1 and 2 <= len(times) <= MOST_TIMES, f"times must be 2 to {MOST_TIMES}")
     _require(np.isfinite(times).all() and (times >= 0).all() and (np.diff(times) > 0).all(), "times must rise from 0")
-    steps = np.diff(forest.value, axis=1, prepend=0.0)
-    _require((steps >= 0).all() and (steps <= 1.0 + ROUNDING).all(), "a cumulative hazard falls, or rises by above 1")
+    _require(are_hazards(forest.value), "a cumulative hazard falls, or rises by above 1")
 
 
 def _check_reliability(forest: ForestArrays) -> None:

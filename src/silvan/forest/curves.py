@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from silvan.util.kernels import njit
+
 MOST_TIMES = 255
 ROUNDING = 1e-9  # steps of cumulated sums may be so far from what was added
 
@@ -20,11 +22,37 @@ def hazards(counts: np.ndarray) -> np.ndarray:
     After the last bin no row has the event. Rows that are censored within a bin count for half of it, as in life
     tables.
     """
-    rows = np.pad(counts, ((0, 0), (0, 1))).reshape(len(counts), -1, 2)
-    both = rows.sum(axis=2)
-    at_risk = both[:, ::-1].cumsum(axis=1)[:, ::-1][:, :-1] - 0.5 * rows[:, :-1, 0]
-    events = rows[:, :-1, 1]
-    return np.where(events > 0, events / np.where(at_risk > 0, at_risk, 1.0), 0.0).cumsum(axis=1)
+    out = np.empty((len(counts), counts.shape[1] // 2))
+    _add_hazards(np.ascontiguousarray(counts), out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _add_hazards(counts: np.ndarray, out: np.ndarray) -> None:
+    for leaf in range(counts.shape[0]):
+        at_risk = 0
+        for code in range(counts.shape[1]):
+            at_risk += counts[leaf, code]
+        hazard = 0.0
+        for k in range(out.shape[1]):
+            censored, events = counts[leaf, 2 * k], counts[leaf, 2 * k + 1]
+            if events > 0:
+                hazard += events / (at_risk - 0.5 * censored)
+            at_risk -= censored + events
+            out[leaf, k] = hazard
+
+
+@njit(nogil=True, cache=True)
+def are_hazards(value: np.ndarray) -> bool:
+    """Return whether every row begins at 0 or above, never falls and never rises by more than 1."""
+    for leaf in range(value.shape[0]):
+        before = 0.0
+        for k in range(value.shape[1]):
+            step = value[leaf, k] - before
+            if not 0.0 <= step <= 1.0 + ROUNDING:
+                return False
+            before = value[leaf, k]
+    return True
 
 
 def survival(value: np.ndarray) -> np.ndarray:

@@ -41,6 +41,7 @@ from silvan.learners.parameters import write_shared_entries
 from silvan.tree.fit import Assembled, Settings, check_class_weight, fit_forest, monotonic_signs
 from silvan.tree.objectives import Target
 from silvan.tree.sampling import SamplingKeys, make_key, one_of_each, persons_of, rows_of_trees
+from silvan.util.device import check_device
 from silvan.util.user_warnings import warn_user
 
 _MANY_ROWS = 1 << 40  # in place of the number of rows, before it is known
@@ -75,6 +76,9 @@ class Estimator(_FittedForest):
     max_samples
         A share f of the rows, or their number f n, for smaller trees: each row is then in a tree with probability
         1 - exp(-f), as many as a bootstrap sample of that size would have. None: all rows, f = 1.
+    device
+        Where trees grow: "cpu", "cuda" for a graphics card, or "auto" for a graphics card where there is one and the
+        table has a million rows or more. The forest is the same. A graphics card needs the extra ``gpu``.
     warm_start
         Keep the trees of the last ``fit`` and add those that ``n_estimators`` has more. On the same table the forest is
         the one that would have been grown at once; the seed of the first ``fit`` is kept.
@@ -96,6 +100,7 @@ class Estimator(_FittedForest):
     max_samples: int | float | None = None
     warm_start: bool = False
     monotonic_cst: Any = None
+    device: str = "auto"
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -110,6 +115,7 @@ class Estimator(_FittedForest):
             raise InputError("oob_score=True needs bootstrap=True: without it every tree sees every row")
         if not isinstance(self.warm_start, bool | np.bool):
             raise InputError.wrong("warm_start", "True or False", self.warm_start)
+        check_device(self.device)
         names = Settings.__dataclass_fields__.keys() & self.get_params(deep=False).keys() - {"class_weight"}
         values = {name: getattr(self, name) for name in names - {"monotonic_cst"}}
         if schema is not None:
@@ -175,7 +181,7 @@ class Estimator(_FittedForest):
             state = self.random_state  # a whole number, or a generator that draws one, as scikit-learn's estimators do
             self._seed = int(state if isinstance(state, int | np.integer) else check_random_state(state).randint(2**31))
         keys = SamplingKeys(make_key(self._seed, "rows"), make_key(self._seed, "features"))
-        given: dict[str, Any] = {"before": before, "row_keys": row_keys, "n_jobs": self.n_jobs}
+        given: dict[str, Any] = {"before": before, "row_keys": row_keys, "n_jobs": self.n_jobs, "device": self.device}
         self.forest_, shares = fit_forest(X, target, schema, settings, keys, **given)
         self._shares = csr_array(shares)
 

@@ -186,12 +186,13 @@ def pooled_forest(federation: Federation, schema: Schema, settings: Settings, fe
     rows, row_key = pooled_rows(federation, schema)
     bins = pooled_bins(rows.one_of_each(), schema, settings.max_bins)
     measure = settings.measure(schema, count_labels(rows, schema))
-    threads = thread_count(federation.site(federation.active[0]).n_jobs)
+    first = federation.site(federation.active[0])
+    threads = thread_count(first.n_jobs)
     table = binned(rows, bins, measure, threads)
     plan = settings.federated_plan(len(schema.features))
     # between parties, only they know what decides between equal gains
     keys = SamplingKeys(row_key, feature_key, feature_key if federation.columns is None else row_key)
-    forest = grow_forest(table, measure, schema, settings, plan, keys, threads)
+    forest = grow_forest(table, measure, schema, settings, plan, keys, threads, first.device)
     if not measure.times:
         return forest
     drawn = rows_of_trees(row_key, rows.row_keys, 0, len(forest), settings.row_sampling)

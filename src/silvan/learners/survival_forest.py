@@ -69,8 +69,8 @@ class SurvivalForest(Estimator):
     """
 
     criterion: str = "log_rank"
-    min_samples_split: int | float = 6
-    min_samples_leaf: int | float = 3
+    min_samples_split: int | float = 10
+    min_samples_leaf: int | float = 5
     oob_score: bool | Callable[[np.ndarray, np.ndarray], float] = False
     time_bins: int = TIME_BINS
 

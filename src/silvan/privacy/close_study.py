@@ -8,6 +8,7 @@ What a statement proves, and who checks it, is in docs/verification.md.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -22,9 +23,9 @@ from silvan.federation.message import Ask, Derived, SignedReply
 from silvan.federation.outgoing import LoggedQuestion
 from silvan.federation.proven_sums import SumName, is_proven
 from silvan.federation.site import Site, answers
-from silvan.federation.store import digest, proof_key_name
+from silvan.federation.store import digest
 from silvan.privacy.gate import Gate, first_sites
-from silvan.privacy.identity.shared_key import share_proof_key
+from silvan.privacy.identity.shared_key import share_key
 from silvan.privacy.request_sequence import close, closing_answer
 from silvan.util.readable import count_of
 
@@ -84,16 +85,22 @@ def close_study_here(site: Site, request: CloseStudy) -> Statement:
     if known is not None:
         return wire.decode(known, Statement)
     statement = Statement(
-        silvan=version("silvan"),
+        silvan=_silvan_version(),
         study=site.study,
         site=site.name,
         sites=first_sites(site),
         sums_digest=request.sums_digest,
         answered=_answered(site),
-        key=site.store.get(proof_key_name(site.study)),
+        key=site.proof_key,
     )
     close(site.store, site.study, site.asked, wire.encode(statement))
     return statement
+
+
+@cache
+def _silvan_version() -> str:
+    """Return the version of silvan here; reading it takes longer than the rest of closing a study."""
+    return version("silvan")
 
 
 def _answered(site: Site) -> list[Answered]:
@@ -112,9 +119,9 @@ def _answered(site: Site) -> list[Answered]:
 
 
 def make_verifiable(federation: Federation) -> Federation:
-    """Make sites share a key for proofs before the first sum, if messages are signed; return the federation."""
+    """Make sites share a key before the first sum, if messages are signed; return the federation."""
     if federation.signer is not None:
-        federation.before_sums = share_proof_key
+        federation.before_sums = share_key
     return federation
 
 

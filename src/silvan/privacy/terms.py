@@ -166,8 +166,5 @@ def _check_agreed(site: Site, name: str, value: Any) -> None:
     """Raise ``DeviationError`` if an earlier request had another value, in the study or in this task of it."""
     scope = [site.study, name] if name == "schema" else [site.study, site.task, name]
     key, now = f"agreed {digest(msgspec.json.encode(scope))}", digest(wire.encode(value)).encode()
-    before = site.store.get(key)
-    if before is None:
-        site.store.put(key, now)
-    elif before != now:
+    if not site.store.settles(key, now):
         raise DeviationError(f"the site was asked with another {name} before, and a study has one")

@@ -25,7 +25,7 @@ from silvan.federation.handlers import HANDLERS
 from silvan.federation.members import OVERALL
 from silvan.learners.parameters import Parameters
 from silvan.learners.registry import LEARNERS, learners_for
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.cohort_sections import (
     check_cohort,
     contradictions_of_cohort,

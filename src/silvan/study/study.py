@@ -30,7 +30,7 @@ from silvan.federation.store import digest
 from silvan.learners.parameters import Parameters, changed
 from silvan.learners.registry import LEARNERS, HistogramForestParameters
 from silvan.learners.spec import LearnerSpec
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.sections import EvaluationSettings, Predict, Text
 from silvan.study.toml_lines import Key
 from silvan.tree.fit import Settings

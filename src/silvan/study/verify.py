@@ -33,7 +33,7 @@ from silvan.federation.signed import is_owned
 from silvan.federation.store import digest
 from silvan.federation.transport import Transport
 from silvan.privacy.close_study import Answered, CloseStudy, Statement, check_sums, describe_question, sums_digest
-from silvan.privacy.identity.shared_key import share_proof_key
+from silvan.privacy.identity.shared_key import share_key
 from silvan.study.listener import Listener
 from silvan.study.parse import parse_remote_study
 from silvan.study.run_folder import EVALUATION, JOURNAL, ROSTER, RUN, Record, Run, split_journal
@@ -221,7 +221,7 @@ class _Replay:
         kept, quorum = _ReplayJournal(path if path.is_file() else None), self.study.quorum
         quorum = quorum and min(quorum, len(sites))
         made = Federation(_NoSites(), sites, sums, study=name, journal=kept, quorum=quorum, roster=self.roster)
-        made.before_sums = share_proof_key
+        made.before_sums = share_key
         self.federations.append(made)
         return made
 

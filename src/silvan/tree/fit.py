@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,14 @@ from silvan.tree.grow import Frontier, Grown, Plan, grow
 from silvan.tree.leaf_curves import with_curves
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import OBJECTIVES, Labels, Measure, Objective, Target
-from silvan.tree.rows import TreeRows
+from silvan.tree.rows import Rows, TreeRows
 from silvan.tree.sampling import RowSampling, SamplingKeys, one_of_each, rows_of_trees
 from silvan.tree.split import Splits
+from silvan.util.device import on_device_or_not
 from silvan.util.threads import thread_count, thread_map
+
+if TYPE_CHECKING:
+    from silvan.tree.device_rows import DeviceTable
 
 _ROWS_AT_ONCE = 1 << 21  # rows of the trees in a batch: enough work per call, little memory
 
@@ -292,6 +296,7 @@ def fit_forest(
     row_keys: np.ndarray | None = None,
     floor: int = 1,
     n_jobs: int | None = None,
+    device: str = "cpu",
 ) -> Assembled:
     """Bin an encoded table and grow a forest on it, or the trees missing from a forest ``before``.
 
@@ -307,7 +312,7 @@ def fit_forest(
         codes = bins.apply(X, threads)
     table = Binned(codes, target.rows, numbers, bins, target.measure.n_stats)
     trees = range(0 if before is None else len(before.forest), settings.n_estimators)
-    grown = _grow_trees(table, target.measure, settings, settings.plan(X.shape[1]), keys, trees, threads)
+    grown = _grow_trees(table, target.measure, settings, settings.plan(X.shape[1]), keys, trees, threads, device)
     pieces = [_ordered(part, thresholds, schema, target.measure) for part, thresholds in grown]
     found = _join_pieces(([] if before is None else [_piece(before)]) + pieces, schema, settings.combine)
     if target.codes is None:
@@ -317,31 +322,56 @@ def fit_forest(
 
 
 def grow_forest(
-    table: Binned, measure: Measure, schema: Schema, settings: Settings, plan: Plan, keys: SamplingKeys, threads: int
+    table: Binned,
+    measure: Measure,
+    schema: Schema,
+    settings: Settings,
+    plan: Plan,
+    keys: SamplingKeys,
+    threads: int,
+    device: str = "cpu",
 ) -> Forest:
     """Grow all trees from rows in one place."""
     trees = range(settings.n_estimators)
-    return assemble(
-        _grow_trees(table, measure, settings, plan, keys, trees, threads), schema, measure, settings.combine
-    )
+    grown = _grow_trees(table, measure, settings, plan, keys, trees, threads, device)
+    return assemble(grown, schema, measure, settings.combine)
 
 
 def _grow_trees(
-    table: Binned, measure: Measure, settings: Settings, plan: Plan, keys: SamplingKeys, wanted: range, threads: int
+    table: Binned,
+    measure: Measure,
+    settings: Settings,
+    plan: Plan,
+    keys: SamplingKeys,
+    wanted: range,
+    threads: int,
+    device: str,
 ) -> list[tuple[Grown, np.ndarray]]:
     """Grow some trees in batches; return them with the thresholds of their splits."""
-    rule = settings.rule(measure)
+    rule, draw = settings.rule(measure), settings.row_sampling
+    ties = keys.features if keys.ties is None else keys.ties
 
-    def some(trees: range) -> Grown:
-        rows = TreeRows.of_trees(table, keys.rows, trees, settings.row_sampling)
-
+    def some(trees: range, rows: Rows) -> Grown:
         def find(frontier: Frontier) -> Splits:
-            return rows.find(frontier, plan, rule, keys.features if keys.ties is None else keys.ties)
+            return rows.find(frontier, plan, rule, ties)
 
         return grow(np.arange(trees.start, trees.stop), keys.features, plan, rule, find, rows.apply)
 
-    batches = [wanted[batch.start : batch.stop] for batch in tree_batches(len(wanted), len(table), threads)]
-    return [(part, table.bins.cut(part.feature, part.bin)) for part in thread_map(some, batches, threads)]
+    def work(on_device: bool) -> list[Grown]:
+        if on_device:
+            there = send_to_device(table)
+            return [some(trees, there.sample(keys.rows, trees, draw, threads)) for trees in there.batches(wanted, draw)]
+        batches = [wanted[batch.start : batch.stop] for batch in tree_batches(len(wanted), len(table), threads)]
+        return thread_map(lambda trees: some(trees, TreeRows.of_trees(table, keys.rows, trees, draw)), batches, threads)
+
+    return [(part, table.bins.cut(part.feature, part.bin)) for part in on_device_or_not(device, len(table), work)]
+
+
+def send_to_device(table: Binned) -> "DeviceTable":
+    """Send a table to the graphics card; raise ``DeviceError`` if it cannot go there."""
+    from silvan.tree.device_rows import DeviceTable
+
+    return DeviceTable.of(table)
 
 
 def tree_batches(n_trees: int, n_rows: int, threads: int) -> list[range]:

@@ -8,6 +8,8 @@ from silvan.forest.forest import Forest
 from silvan.forest.score import labels_at_leaves
 from silvan.tree.objectives import Measure
 
+_COUNT_BYTES = 1 << 27  # memory for counts at leaves at a time
+
 
 def times_at_leaves(
     forest: Forest, measure: Measure, X: np.ndarray, codes: np.ndarray, drawn: np.ndarray, n_jobs: int | None = None
@@ -26,5 +28,14 @@ def curved(forest: Forest, measure: Measure, counts: np.ndarray) -> Forest:
 def with_curves(
     forest: Forest, measure: Measure, X: np.ndarray, codes: np.ndarray, drawn: np.ndarray, n_jobs: int | None = None
 ) -> Forest:
-    """Return the forest with curves of the sampled rows of its trees."""
-    return curved(forest, measure, times_at_leaves(forest, measure, X, codes, drawn, n_jobs))
+    """Return the forest with curves of the sampled rows of its trees, counted a few trees at a time."""
+    leaves = np.diff(forest.offsets) // 2 + 1
+    value = np.empty((int(leaves.sum()), len(measure.times)))
+    size, first = np.cumsum(leaves) * measure.n_codes * 8, 0
+    for stop in [*(1 + np.flatnonzero(np.diff(size // _COUNT_BYTES))).tolist(), len(forest)]:
+        start = int(leaves[:first].sum())
+        some = forest.take(slice(first, stop))
+        counts = times_at_leaves(some, measure, X, codes, drawn[first:stop], n_jobs)
+        value[start : start + len(counts)] = measure.leaf_curves(counts)
+        first = stop
+    return replace(forest, value=value, times=np.array(measure.times))

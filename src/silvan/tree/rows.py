@@ -1,6 +1,7 @@
 """The rows of a table in memory, sorted into the open nodes of some trees."""
 
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -20,6 +21,48 @@ SMALL_TABLE = 1 << 20
 
 STREAM_BYTES, STREAM_ROUNDS = 1 << 22, 16
 """A tree's level is counted row by row while its histograms take at most this many bytes, and for this many rounds."""
+
+
+class Fillable(Protocol):
+    """The rows of a table in the nodes of some trees: in memory, on a graphics card or in pieces."""
+
+    def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
+        """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
+
+    def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
+        """Send the nodes' rows to their children."""
+
+
+class Rows(Fillable, Protocol):
+    """All rows of a forest, so that splits can be chosen at once."""
+
+    table: Binned
+    offsets: np.ndarray
+
+    def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray) -> Splits:
+        """Decide every open node."""
+
+
+def find_counted(
+    rows: Rows,
+    frontier: Frontier,
+    features: np.ndarray,
+    plan: Plan,
+    rule: Rule,
+    tie_key: np.ndarray,
+    threads: int = 1,
+) -> Splits:
+    """Decide every open node by the histograms of the features sampled for it; if all are constant, sample others."""
+    hist, offsets = rows.fill(frontier.node, features, threads), rows.offsets[frontier.node]
+    splits = choose_level(hist, features, rows.table.bins, rule, frontier.ties(tie_key, plan), threads, offsets)
+    stuck = np.flatnonzero(~splits.varies & rule.open_nodes(splits.total))
+    if len(stuck) and plan.tries > 1:
+        again = frontier.take(stuck)
+        again = replace(again, attempt=again.attempt + 1)
+        other = rows.find(again, replace(plan, tries=plan.tries - 1), rule, tie_key)
+        for column, some in zip(splits, other, strict=True):
+            column[stuck] = some
+    return splits
 
 
 class TreeRows(NodeRows):
@@ -42,34 +85,34 @@ class TreeRows(NodeRows):
                 self.places[start:stop] = tree
             self.made = SplitsMade.none(len(drawn))
 
+    @classmethod
+    def sorted(
+        cls, table: Binned, order: np.ndarray, starts: np.ndarray, stops: np.ndarray, offsets: np.ndarray
+    ) -> "TreeRows":
+        """Return rows that are sorted by node already."""
+        rows = cls(table, np.zeros((0, len(table)), np.bool_), np.zeros(0, np.int64))
+        rows.order, rows.starts, rows.stops, rows.offsets, rows.places = order, starts, stops, offsets, None
+        return rows
+
     @property
     def n_nodes(self) -> int:
         """The number of nodes so far."""
         return len(self.starts if self.places is None else self.made.child)
 
-    def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray) -> Splits:
+    def find(self, frontier: Frontier, plan: Plan, rule: Rule, tie_key: np.ndarray, threads: int = 1) -> Splits:
         """Decide every open node with the available rows; ``tie_key`` breaks ties."""
         ties, compiled = frontier.ties(tie_key, plan), rule.objective.compiled
         if compiled and (self.places is None or frontier.attempt.any()):
-            return self._find_sorted(frontier, plan, rule, ties)
+            return self._find_sorted(frontier, plan, rule, ties, threads)
         features = sample_level(frontier, plan)
         if compiled and not self._streams(fill_bases(features, self.table.bins.n_bins)):
-            return self._find_sorted(frontier, plan, rule, ties)
-        hist, offsets = self.fill(frontier.node, features, 1), self.offsets[frontier.node]
-        splits = choose_level(hist, features, self.table.bins, rule, ties, 1, offsets)
-        stuck = np.flatnonzero(~splits.varies & rule.open_nodes(splits.total))
-        if len(stuck) and plan.tries > 1:
-            again = frontier.take(stuck)
-            again = replace(again, attempt=again.attempt + 1)
-            found = self.find(again, replace(plan, tries=plan.tries - 1), rule, tie_key)
-            for column, some in zip(splits, found, strict=True):
-                column[stuck] = some
-        return splits
+            return self._find_sorted(frontier, plan, rule, ties, threads)
+        return find_counted(self, frontier, features, plan, rule, tie_key, threads)
 
-    def _find_sorted(self, frontier: Frontier, plan: Plan, rule: Rule, ties: Ties) -> Splits:
+    def _find_sorted(self, frontier: Frontier, plan: Plan, rule: Rule, ties: Ties, threads: int) -> Splits:
         self.sort()
         draws = NodeDraws(frontier.seed, frontier.attempt, plan.tries, make_feature_order(plan.n_features))
-        return find_sorted(self, frontier.node, plan.n_sampled, rule, ties, draws)
+        return find_sorted(self, frontier.node, plan.n_sampled, rule, ties, draws, threads=threads)
 
     def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
         """Fill the histograms of some nodes, for the features listed for each: (bins of all, statistics)."""

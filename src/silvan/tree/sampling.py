@@ -54,12 +54,12 @@ _LENGTH = U(16) << U(56)
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _begin(key: np.ndarray) -> _State:
+def _begin(key0: np.uint64, key1: np.uint64) -> _State:
     return (
-        key[0] ^ U(0x736F6D6570736575),
-        key[1] ^ U(0x646F72616E646F6D),
-        key[0] ^ U(0x6C7967656E657261),
-        key[1] ^ U(0x7465646279746573),
+        key0 ^ U(0x736F6D6570736575),
+        key1 ^ U(0x646F72616E646F6D),
+        key0 ^ U(0x6C7967656E657261),
+        key1 ^ U(0x7465646279746573),
     )
 
 
@@ -78,43 +78,52 @@ def _round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> _State
     return v0, v1, v2, v3
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _open(key0: np.uint64, key1: np.uint64, a: np.uint64) -> _State:
+    """Begin the hash of two words, under a key of two, with the first."""
+    v0, v1, v2, v3 = _begin(key0, key1)
+    v3 ^= a
+    for _ in range(2):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return v0 ^ a, v1, v2, v3
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _close(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64, b: np.uint64) -> np.uint64:
+    """Return the hash of two words from its beginning and the second, as ``siphash`` does. Nothing branches."""
+    v3 ^= b
+    for _ in range(2):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0 ^= b
+    v3 ^= _LENGTH
+    for _ in range(2):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0 ^= _LENGTH
+    v2 ^= U(0xFF)
+    for _ in range(4):
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+@njit(nogil=True, cache=True, inline="always")
+def hash_words(key0: np.uint64, key1: np.uint64, a: np.uint64, b: np.uint64) -> np.uint64:
+    """Hash two 64-bit words with SipHash-2-4, under a key of two: on the processor or a graphics card."""
+    v0, v1, v2, v3 = _open(key0, key1, a)
+    return _close(v0, v1, v2, v3, b)
+
+
 @njit(nogil=True, cache=True)
 def siphash(key: np.ndarray, a: np.uint64, b: np.uint64) -> np.uint64:
-    """Hash two 64-bit words with SipHash-2-4."""
-    v0, v1, v2, v3 = _begin(key)
-    for step in range(4):
-        # two message words, a last one with the length in its top byte, then four closing rounds
-        word = U(a) if step == 0 else (U(b) if step == 1 else (_LENGTH if step == 2 else U(0)))
-        if step == 3:
-            v2 ^= U(0xFF)
-        v3 ^= word
-        for _ in range(4 if step == 3 else 2):
-            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0 ^= word
-    return v0 ^ v1 ^ v2 ^ v3
+    """Hash two 64-bit words."""
+    return hash_words(key[0], key[1], U(a), U(b))
 
 
 @njit(nogil=True, cache=True)
 def hash_each(key: np.ndarray, a: np.uint64, words: np.ndarray, out: np.ndarray) -> None:
     """Hash a word with each of some others as ``siphash`` does. Without branches, many are computed at once."""
-    a0, a1, a2, a3 = _begin(key)
-    a3 ^= a
-    for _ in range(2):
-        a0, a1, a2, a3 = _round(a0, a1, a2, a3)
-    a0 ^= a
+    v0, v1, v2, v3 = _open(key[0], key[1], a)
     for i in range(words.shape[0]):
-        v0, v1, v2, v3 = a0, a1, a2, a3 ^ words[i]
-        for _ in range(2):
-            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0 ^= words[i]
-        v3 ^= _LENGTH
-        for _ in range(2):
-            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        v0 ^= _LENGTH
-        v2 ^= U(0xFF)
-        for _ in range(4):
-            v0, v1, v2, v3 = _round(v0, v1, v2, v3)
-        out[i] = v0 ^ v1 ^ v2 ^ v3
+        out[i] = _close(v0, v1, v2, v3, words[i])
 
 
 def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: int, draw: RowSampling) -> np.ndarray:
@@ -124,9 +133,9 @@ def rows_of_trees(key: np.ndarray, row_keys: np.ndarray, first: int, n_trees: in
     Each share has an independent sample. If a smaller share were part of a larger one, the sums of two forests
     would differ by only a few rows.
     """
-    limit = draw_limit(draw)
+    limit, salt = sampling_limits(draw)
     persons = row_keys if row_keys.dtype.names is None else np.ascontiguousarray(row_keys["person"])
-    drawn = _draw(key, persons, first, n_trees, limit, 0 if limit == draw_limit(True) else limit)
+    drawn = _draw(key, persons, first, n_trees, limit, salt)
     if persons is not row_keys:
         for tree in range(n_trees):
             drawn[tree] &= _one_of_each(key, row_keys, 1 + first + tree)
@@ -161,6 +170,12 @@ def draw_limit(draw: RowSampling) -> int:
     if not (draw is False or 0.0 < draw <= 1.0):
         raise FormatError("trees draw a share of the rows that there cannot be")
     return max(1, round(DRAW_STEPS * -math.expm1(-float(draw)))) if draw else DRAW_STEPS
+
+
+def sampling_limits(draw: RowSampling) -> tuple[int, int]:
+    """Return the limit of ``draw_limit``, and what the hash of a share other than the usual one is salted with."""
+    limit = draw_limit(draw)
+    return limit, 0 if limit == draw_limit(True) else limit
 
 
 @njit(nogil=True, cache=True)

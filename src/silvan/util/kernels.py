@@ -68,6 +68,27 @@ def njit(**options: Any) -> Callable[[F], F]:
     return compiled
 
 
+def cuda_jit(**options: Any) -> Callable[[F], Any]:
+    """Return numba's decorator for kernels of a graphics card, which are kept compiled like all others."""
+    from numba import cuda as untyped_cuda
+
+    cuda: Any = untyped_cuda
+
+    def compiled(function: F) -> Any:
+        if config.ENABLE_CUDASIM or options.get("device"):
+            return cuda.jit(**options)(function)
+        try:
+            kernel: Any = cuda.jit(cache=True, **options)(function)
+        except RuntimeError:
+            _warn_unkept()
+            kernel = cuda.jit(**options)(function)
+        else:
+            _mark(kernel)
+        return kernel
+
+    return compiled
+
+
 def skip_blas() -> None:
     """Have numba do without SciPy's linear algebra, which it loads for kernels that multiply matrices: ours do not.
 

@@ -436,7 +436,7 @@ def test_forged_trees_reveal_a_known_patient_only_if_a_site_signs_them(label):
     changed = msgspec.structs.replace(asked, own=1, alphas=np.array([0.9, 0.0]))
     with fed.working_on("a coordinator's own"):
         blobs = [fed.blob(forged), work_of(fed, "here", own)]
-        with pytest.raises(RefusedError, match="what a site made and signed"):
+        with pytest.raises(RefusedError, match="only what sites signed"):
             fed.ask({"here": msgspec.structs.replace(changed, forests=blobs)})
     with fed.working_on("with a site"):
         blobs = [work_of(fed, "there", forged), work_of(fed, "here", own)]

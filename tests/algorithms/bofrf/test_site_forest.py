@@ -226,7 +226,7 @@ def test_it_is_fitted_without_validation_rows():
 def test_without_validation_rows_it_is_refused():
     fed = federate(parts(numbers(), 2), test=0.2, forests={"site 1": RandomForestClassifier(4)})
     with pytest.raises(
-        RefusedError, match=r"'site 1' refused BringTrees: the site brings a forest, .*: set validation"
+        RefusedError, match=r"'site 1' refused BringTrees: the site has a pretrained forest, .*: set validation"
     ):
         fit(fed, validation=None)
     assert len(fit(fed, validation=None, protocol="paper").forest_) == 9  # chosen on the test set

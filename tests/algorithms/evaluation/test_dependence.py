@@ -11,7 +11,7 @@ from silvan.algorithms.evaluation.column_effects import ColumnGrid, SetColumns, 
 from silvan.errors import FormatError, InputError
 from silvan.forest.forest import Forest
 from silvan.forest.predict import scores
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
 

@@ -18,7 +18,7 @@ from silvan.algorithms.evaluation.score_groups import Answer
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.errors import FormatError
 from silvan.forest.predict import scores as score_rows
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.tree.sampling import rows_of_trees
 
 SMALL = {"n_estimators": 12, "max_depth": 4}

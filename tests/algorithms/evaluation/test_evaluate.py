@@ -21,7 +21,7 @@ from silvan.errors import InputError, SiteError
 from silvan.federation import wire
 from silvan.federation.message import Envelope
 from silvan.forest.forest import join_forests
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.tree.fit import Settings
 
 CLASSES = ["auc", "pr_auc", "accuracy", "f1", "mcc", "calibration"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from silvan.algorithms.evaluation.score_groups import Answer, arrange, in_groups, one_class
 from silvan.algorithms.evaluation.score_quality import delong
 from silvan.metrics import classification
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 
 
 def answer(n, n_classes, seed=0, levels=50):

@@ -18,7 +18,7 @@ from silvan.algorithms.evaluation.site_models import answer_on_test_rows
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.federation.part import Part
 from silvan.forest.predict import scores
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
 GROUPS = PolicyBetweenMachines()

@@ -26,7 +26,7 @@ from silvan.algorithms.evaluation.score_groups import (
 )
 from silvan.errors import FormatError, InputError, RefusedError
 from silvan.metrics import classification, regression
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 12, "max_depth": 4}
 GROUPS = PolicyBetweenMachines()
@@ -148,7 +148,7 @@ def test_overall_counts_use_the_same_groups():
 def test_bad_columns():
     fed, model = fitted(n=90)
     for by, why in [
-        (["sexx"], "no column to learn from"),
+        (["sexx"], "not a feature"),
         (["age"], "has numbers"),
         ("sex", "a list of at most 3"),
         (["sex", "sex"], "each once"),

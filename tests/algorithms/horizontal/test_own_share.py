@@ -17,7 +17,7 @@ from silvan.algorithms.evaluation.personal_forest import MIXES, ChooseShare, Cho
 from silvan.algorithms.evaluation.score_quality import score_quality
 from silvan.errors import FormatError, InputError, RefusedError, SiteError
 from silvan.forest import predict
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 
 SMALL = {"n_estimators": 8, "max_depth": 4}
 
@@ -216,7 +216,7 @@ def test_few_rows_keep_the_shared_forest():
     model = sv.AutoForest(**SMALL, calibrate=False).fit(federate(tables))
     assert model.choices_["small"] == "the shared forest: too few rows to choose by"
     assert model.forests_["small"] is model.forest_
-    assert "less what luck may add" in str(model.choices_)
+    assert "gain beyond chance" in str(model.choices_)
     assert "<td" in model.choices_._repr_html_()
 
 
@@ -294,9 +294,9 @@ def test_the_shared_forest_and_its_halves_count_as_evaluated_models():
 @pytest.mark.parametrize(
     ("lie", "match"),
     [
-        ({"choice": len(MIXES)}, "chose what it was not offered"),
-        ({"choice": -2}, "chose what it was not offered"),
-        ({"rows": -1}, "chose what it was not offered"),
+        ({"choice": len(MIXES)}, "choice was not on offer"),
+        ({"choice": -2}, "choice was not on offer"),
+        ({"rows": -1}, "choice was not on offer"),
         ({"metric": np.inf}, "impossible"),
         ({"metrics": np.zeros(3)}, "not the ones requested"),
         ({"metrics": np.full(len(MIXES), -1.0)}, "impossible"),

@@ -24,7 +24,7 @@ from silvan.algorithms.horizontal.weigh_halves import (
 from silvan.algorithms.keyed_rows import RowSamples
 from silvan.errors import FormatError, RefusedError, SiteError
 from silvan.federation.members import OVERALL
-from silvan.privacy.gate import PolicyBetweenMachines
+from silvan.privacy.policy import PolicyBetweenMachines
 from silvan.tree.fit import Settings
 
 SMALL = {"n_estimators": 8, "max_depth": 4}

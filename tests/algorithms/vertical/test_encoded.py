@@ -172,7 +172,7 @@ def test_the_whole_forest_needs_all_shares():
     fed = federate(split(wide(), 2))
     model = sv.VerticalForest(**SMALL).fit(fed)
     del model.shares_["party 1"]
-    with pytest.raises(sv.InputError, match="the share of party 'party 1' is not known here; fit with auditor=True"):
+    with pytest.raises(sv.InputError, match="the share of party 'party 1' is missing; fit with auditor=True"):
         _ = model.forest_
     audited = sv.VerticalForest(**SMALL, auditor=True).fit(federate(split(wide(), 2), Recorded))
     assert audited.forest_ == sv.PooledForest(**SMALL).fit(fed).forest_
@@ -214,15 +214,20 @@ LIES = {
     "more rows than there are": ("party 1", Sides, {"left": lambda left: left + 10**6}, "more rows than the nodes"),
     "fewer than none": ("party 1", Sides, {"left": lambda left: left - 10**6}, "more rows than the nodes"),
     "a side without rows": ("party 1", Sides, {"left": lambda left: left * 0}, "fewer rows than a leaf may have"),
-    "other statistics": ("party 1", Sides, {"left": lambda left: left[:, ::-1].copy()}, "not worth what was promised"),
+    "other statistics": ("party 1", Sides, {"left": lambda left: left[:, ::-1].copy()}, "not have the promised gain"),
     "sides of fewer nodes": ("party 1", Sides, {"left": lambda left: left[1:]}, "do not match the nodes"),
-    "promises": ("party 1", Values, {"values": lambda values: np.abs(values) + 1e6}, "not worth what was promised"),
+    "promises": ("party 1", Values, {"values": lambda values: np.abs(values) + 1e6}, "not have the promised gain"),
     "no number": ("party 1", Values, {"values": lambda values: values * np.nan}, "its values are not numbers"),
     "endless": ("party 1", Values, {"values": lambda values: np.full_like(values, np.inf)}, "are not numbers"),
     "values of fewer nodes": ("party 1", Values, {"values": lambda values: values[1:]}, "not as many as the nodes"),
     "roots of no rows": ("party 1", Values, {"totals": lambda totals: totals - 10**6}, "statistics are not possible"),
     "roots of other shape": ("party 1", Values, {"totals": lambda totals: totals[1:]}, "not as many as the nodes"),
-    "leaf values of others": ("party 1", LeafValues, {"value": lambda value: np.ones((3, 2))}, "speaks of leaf values"),
+    "leaf values of others": (
+        "party 1",
+        LeafValues,
+        {"value": lambda value: np.ones((3, 2))},
+        "sent leaf values without being asked",
+    ),
     "values of fewer leaves": ("party 0", LeafValues, {"value": lambda value: value[1:]}, "not as many as the leaves"),
     "leaves of no number": (
         "party 0",

@@ -138,7 +138,7 @@ def test_an_id_column_named_like_an_output_column():
     frame = wide(n=40).rename({ID: "prediction"})
     tables = {"a": frame.select("prediction", "age", "label"), "b": frame.select("prediction", "dose")}
     fed = sv.federate_columns(tables, id="prediction", label="label", n_jobs=1)
-    with pytest.raises(sv.InputError, match="the id column is called 'prediction'"):
+    with pytest.raises(sv.InputError, match="the id column has the name of a result column, 'prediction'"):
         sv.VerticalForest(n_estimators=2).fit(fed).predict(fed)
 
 

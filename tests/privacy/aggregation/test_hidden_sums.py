@@ -21,7 +21,8 @@ from silvan.federation.members import OVERALL
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.ring import RingSums
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
+from silvan.privacy.policy import Policy
 
 TABLES = parts(table(n=90), 4)
 

@@ -24,7 +24,8 @@ from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import Confirmed, Hidden, KeptSeed, MaskedPart, Opened, Turn, threshold
 from silvan.privacy.aggregation.members import Ready
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
+from silvan.privacy.policy import Policy
 
 TABLES = parts(table(n=90), 4)
 

@@ -34,8 +34,9 @@ from silvan.privacy.aggregation.masked_site import (
 from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.aggregation.ring import RingPart
 from silvan.privacy.aggregation.words import Widths
-from silvan.privacy.gate import Gate, Policy
+from silvan.privacy.gate import Gate
 from silvan.privacy.identity.seal import public_key
+from silvan.privacy.policy import Policy
 
 PARTS = {"a": (40, 30, 20, 10), "b": (7, 80, 5, 8), "c": (25, 25, 26, 24), "d": (1, 2, 3, 4)}
 

@@ -151,7 +151,7 @@ MISFITS = {
     ),
     "no features": (
         lambda tables, frame: {"party 0": frame.select(ID, "label"), "party 1": frame.select(ID)},
-        "no party has a column to learn from",
+        "no party has a feature besides ids",
     ),
 }
 

@@ -17,7 +17,10 @@ from silvan.privacy.identity.shared_key import DealKey, SealedKeys, TakeKey, res
 
 @pytest.fixture
 def fed():
-    return federate(parts(table(n=120), 3), Recorded, signed=True)
+    fed = federate(parts(table(n=120), 3), Recorded, signed=True, schema=schema())
+    for member in fed.local_sites.values():
+        member.published = False
+    return fed
 
 
 def keys(fed):
@@ -110,6 +113,8 @@ def test_a_site_with_a_budget_agrees_on_a_key(fed):
     """A key reveals nothing about rows, so budgets, policies and approvals need not name it."""
     policy = sv.Policy(epsilon=1.0, messages=("CountTables",), approve=True)
     fed = sv.federate_rows(parts(table(n=120), 3), schema=schema(), policy=policy, signed=True, n_jobs=1)
+    for member in fed.local_sites.values():
+        member.published = False
     with pytest.raises(RefusedError, match="has not approved"):
         share_key(fed)
     for name in fed.sites:

@@ -1,1 +1,1 @@
-"""Models evaluated at the sites: metrics, intervals of the difference between models, and what columns do."""
+"""Models evaluated at the sites: metrics, intervals of the difference between models, and column effects."""

@@ -1,8 +1,8 @@
 """Candidates: the models that sites evaluate, few at a time, and no more in a study than an honest one needs.
 
-A coordinator that could have any number of models evaluated would send models that differ in how they score one row. So
-a site counts the models that it is sent. It cannot know how they were made: leaf values come from sums over sites, and
-weights of trees that sites signed are the coordinator's word.
+A coordinator that could have any number of models evaluated would send models that differ in the score of one row. So a
+site counts the models that it receives. It cannot know how they were made: leaf values come from sums over sites, and
+the coordinator sets the weights of signed trees.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class SentModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
     model: Blob
     made_in: str = ""
-    draws: RowSamples | None = None  # which rows its trees sampled, if that is known
+    draws: RowSamples | None = None  # the rows that its trees sampled, if known
     threshold: float | None = None  # decision threshold for the positive class of two; None: the most probable class
     adjust: bool = False
 
@@ -63,7 +63,7 @@ class PersonalModel(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """
 
     shared: Blob
-    draws: RowSamples  # which rows the trees of the shared forest drew
+    draws: RowSamples  # the rows that the trees of the shared forest sampled
     own: Blob
     made_in: str
     fit: bool = True
@@ -84,9 +84,9 @@ def alike(candidate: Candidate) -> Candidate:
 
 # -- at a site
 def check_candidates(site: Site, candidates: Sequence[Candidate], by: Sequence[int] = ()) -> None:
-    """Refuse more models than a study may have evaluated, before any row is touched.
+    """Refuse models beyond the study's limit, before any row is read.
 
-    A model that is evaluated by other subgroups, or said to have drawn other rows, counts as another one.
+    A model with other subgroups, or other declared samples, counts as another one.
     """
     if not 1 <= len(candidates) <= MOST:
         raise RefusedError(f"the site evaluates at most {MOST} models at a time")
@@ -110,7 +110,7 @@ def _is_own(site: Site, blob: Blob, task: str) -> bool:
 
 
 def count_models(site: Site, sent: set[str]) -> None:
-    """Refuse models, by their digests, beyond those that a study may have evaluated; each counts once."""
+    """Refuse models, by their digests, beyond the study's limit; each counts once."""
     most, key = most_models(site), f"{SEQUENCE} models {hashlib.sha256(site.study.encode()).hexdigest()}"
     known = msgspec.msgpack.decode(site.store.get(key) or b"\x90", type=list[str])
     new = sorted(sent - set(known))
@@ -148,7 +148,7 @@ class PersonalForest:
     takes_shared: bool = False
 
     def candidate(self, federation: Federation, threshold: float | None) -> PersonalModel:
-        """Return what a site is sent of it."""
+        """Return the part that is sent to a site."""
         shared = federation.blob(self.shared.to_bytes())
         return PersonalModel(shared, self.draws, self.own, self.made_in, self.fit, threshold)
 
@@ -204,7 +204,7 @@ def list_candidates(
             made_here = any((by.site, by.task) == (site, model.made_in) for by in federation.makers(model.own))
             if model.forest is None or made_here:
                 return model.candidate(federation, thresholds.sent)
-            model = model.forest  # the sites of another federation than the one it was learned in
+            model = model.forest  # the sites of another federation than the training one
         if isinstance(model, AdjustedForest):
             return msgspec.structs.replace(sent_model(federation, model.shared, draws, thresholds, site), adjust=True)
         return sent_model(federation, model, draws, thresholds, site)

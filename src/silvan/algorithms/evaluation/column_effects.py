@@ -1,11 +1,11 @@
-"""What columns do to a model's predictions: mean predictions with a column set to values, and errors with it shuffled.
+"""Column effects on a model's predictions: mean predictions with a column set to values, and errors with it shuffled.
 
 Sites reply with sums over their test rows. Mean predictions need no label: values come from the schema or the model.
 
 For importances a site shuffles columns by a key that the coordinator does not have, all columns in one request. A model
-could be made so that shuffling a column moves one row alone, so rows are not compared with their labels. Each has the
-share of classes, or the mean number, of its group by the model's own scores, as the evaluation of the same model
-discloses it (``score_groups.py``). So losses follow from what is known and from the columns, whatever the labels are.
+could be made so that shuffling a column moves a single row, so rows are not compared with their labels. Each has the
+class shares, or the mean number, of its group by the model's scores, as the evaluation of the same model discloses them
+(``score_groups.py``). So losses follow from known values and from the columns, whatever the labels are.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ from silvan.forest.forest import Forest
 from silvan.forest.predict import calibrated, tally, voting_weights
 from silvan.privacy.gate import policy_of
 
-MOST_ROWS = 5_000  # test rows of a site that explain a model; of more, evenly spread ones are taken
+MOST_ROWS = 5_000  # maximum number of test rows of a site that explain a model; of more, evenly spaced ones are used
 
 
 class ExplainedRows(NamedTuple):
@@ -57,7 +57,7 @@ class ExplainedRows(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """Whether there are rows, and trees that answer for them."""
+        """Whether there are rows, and trees that predict them."""
         return len(self.X) > 0 and (self.seen is not None or not np.isnan(self.scores(self.X[:1])).any())
 
     def scores(self, X: np.ndarray) -> np.ndarray:
@@ -66,7 +66,7 @@ class ExplainedRows(NamedTuple):
         return found[:, [label.positive_code]] if label.positive_class is not None else found
 
     def answer(self, X: np.ndarray) -> Answer:
-        """Return the model's scores and decisions of rows."""
+        """Return the model's scores and decisions for rows."""
         if self.seen is None:
             return answer_of(self.forest, X, self.absent, self.n_jobs)
         lines, places = self.seen
@@ -76,7 +76,7 @@ class ExplainedRows(NamedTuple):
 
 
 def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[int] = ()) -> ExplainedRows:
-    """Read a model that is sent, which counts as one that is evaluated; there are no rows where they are too few."""
+    """Read a model, which counts as an evaluated one; the rows are empty if there are too few."""
     check_by(schema, by)
     check_candidates(site, [model], by)
     forest, part = model_of(site, schema, model.model), site.part(schema, test=True)
@@ -88,7 +88,7 @@ def explained_rows(site: Site, schema: Schema, model: SentModel, by: Sequence[in
 
 
 def unseen_rows_here(site: Site, schema: Schema, model: SentModel) -> tuple[ExplainedRows, np.ndarray]:
-    """Return training rows to explain a model by, with their labels; none where they are too few or samples unknown."""
+    """Return training rows for explaining a model, with their labels; empty if too few or with unknown samples."""
     check_candidates(site, [model])
     forest, part, draws = model_of(site, schema, model.model), site.part(schema), model.draws
     if draws is None or forest.combine not in ("mean", "vote"):
@@ -106,15 +106,15 @@ def unseen_rows_here(site: Site, schema: Schema, model: SentModel) -> tuple[Expl
 
 
 def score_range(forest: Forest) -> tuple[float, float]:
-    """Return the least score that there can be, and how far scores spread: 0 and 1 of classes."""
+    """Return the lowest possible score, and the range of scores: 0 and 1 for classes."""
     if forest.schema.n_classes:
         return 0.0, 1.0
     low, high = float(forest.value.min()), float(forest.value.max())
     return low, high - low if high > low else 1.0
 
 
-POINTS = 21  # values of a numeric column, unless others are given
-MOST_POINTS, MOST_COLUMNS = 300, 50  # most values of a column, and most columns of a request
+POINTS = 21  # values of a numeric column, by default
+MOST_POINTS, MOST_COLUMNS = 300, 50  # maximum number of values of a column, and of columns in a request
 MOST_REPEATS = 100
 
 _LARGEST = 2**52  # the largest sum of losses that a site reports
@@ -122,7 +122,7 @@ _UNITS = 4096  # predictions are summed in so many parts of their range, losses 
 
 
 class ColumnGrid(msgspec.Struct, frozen=True):
-    """A feature by its place in the schema, and the values that it is set to: numbers, or codes of categories."""
+    """A feature by its position in the schema, and the values that it is set to: numbers, or codes of categories."""
 
     feature: int
     values: np.ndarray
@@ -142,7 +142,7 @@ class OnTestRows(Total[RowSums], frozen=True, kw_only=True):
 
     schema: Agreed[Blob]
     model: Fixed[SentModel]
-    # places of columns, if the model is evaluated by subgroups of them: it counts as that one
+    # positions of subgroup columns, if the model is evaluated with them: it counts as that one
     by: Fixed[tuple[int, ...]] = ()
 
 
@@ -157,13 +157,13 @@ class ShuffleColumns(OnTestRows, frozen=True, kw_only=True):
 
     feature_key: Fixed[np.ndarray]
     repeats: Fixed[int]
-    training: Fixed[bool] = False  # training rows, each scored by trees that did not see it
+    training: Fixed[bool] = False  # training rows, each scored by out-of-bag trees
 
 
 # -- mean predictions: at a site
 @answers(SetColumns)
 def set_columns(site: Site, request: SetColumns) -> RowSums:
-    """Sum the predictions of the site's test rows; none where these are too few."""
+    """Sum the predictions of the site's test rows; empty if there are too few."""
     schema = schema_of(site, request.schema)
     _check_grids(schema, request.grids)
     some = explained_rows(site, schema, request.model, request.by)
@@ -233,7 +233,7 @@ def _between_cuts(forest: Forest, place: int, feature: Feature) -> np.ndarray:
     if feature.bounds is not None:
         return np.linspace(*feature.bounds, POINTS)
     cuts = np.unique(forest.threshold[forest.feature == place]).astype(np.float64)
-    cuts = cuts[np.abs(cuts) < np.finfo(np.float32).max]  # which tells rows with a number from those without
+    cuts = cuts[np.abs(cuts) < np.finfo(np.float32).max]  # which separates rows with a number from those without
     if not len(cuts):
         return np.zeros(1)
     return np.unique(np.quantile(cuts, np.linspace(0.0, 1.0, POINTS)))
@@ -247,7 +247,7 @@ def mean_predictions(
     grids: Sequence[ColumnGrid],
     by: Sequence[str] = (),
 ) -> list[np.ndarray]:
-    """Return the mean predictions for each value of each column: (values, outputs) a column."""
+    """Return the mean predictions for each value of each column: (values, outputs) per column."""
     n = sum(len(grid.values) for grid in grids)
     blob, places = federation.blob(schema.to_json().encode()), places_of(schema, by)
     request = SetColumns(schema=blob, model=model, grids=list(grids), by=places)
@@ -258,7 +258,7 @@ def mean_predictions(
 
 
 def _total(federation: Federation, request: OnTestRows, what: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
-    """Return the sums over all sites, and how many test rows they are of."""
+    """Return the sums over all sites, and their number of test rows."""
     with federation.counted_apart():
         total: RowSums = federation.total(request, check=counts_of(rows=(1,), sums=shape))
     if not total.rows[0]:
@@ -269,7 +269,7 @@ def _total(federation: Federation, request: OnTestRows, what: str, shape: tuple[
 # -- importances: at a site
 @answers(ShuffleColumns)
 def shuffle_columns(site: Site, request: ShuffleColumns) -> RowSums:
-    """Return the losses of the site's rows; none where these are too few or of one class."""
+    """Return the losses of the site's rows; empty if there are too few or all have one class."""
     reject(not 1 <= request.repeats <= MOST_REPEATS, f"columns are shuffled 1 to {MOST_REPEATS} times")
     schema = schema_of(site, request.schema)
     columns = columns_of_features(schema)
@@ -326,7 +326,7 @@ def _expected(
         return everyone, wanted[some.taken]
     shared = np.column_stack([grouped.scores, grouped.decided]) if n else grouped.scores
     cell = np.unique(shared, axis=0, return_inverse=True)[1].ravel()
-    if not n:  # the mean of a group in which all numbers are the same tells each of them: such groups are joined
+    if not n:  # the mean of a group of equal numbers would reveal each of them: such groups are merged
         plain = np.array([not numbers_differ(labels[cell == c]) for c in range(cell.max() + 1)])
         cell = np.where(plain[cell], -1, cell) + 1
         everyone = (cell > 0)[some.taken] | numbers_differ(labels[cell == 0])
@@ -366,7 +366,7 @@ def _losses(
 
 
 def _shuffle(site: Site, column: int, repeat: int, n: int) -> np.ndarray:
-    """Draw an order of rows by the key that sites sample rows by."""
+    """Sample an order of rows with the sites' sampling key."""
     text = f"shuffle {column} {repeat} {site.name}".encode()
     seed = hashlib.sha256(np.ascontiguousarray(site.sampling_key).tobytes() + text).digest()
     return np.random.default_rng(np.frombuffer(seed, np.uint32)).permutation(n)
@@ -383,9 +383,9 @@ def importances(
     by: Sequence[str] = (),
     training: bool = False,
 ) -> dict[str, float]:
-    """Return by how much the mean squared error grows when a column is shuffled, by column.
+    """Return the increase of the mean squared error when a column is shuffled, by column.
 
-    On test rows, or on ``training`` rows that trees did not see.
+    On test rows, or on out-of-bag ``training`` rows.
     """
     if not 1 <= repeats <= MOST_REPEATS:
         raise InputError.wrong("repeats", f"between 1 and {MOST_REPEATS}", repeats)

@@ -1,7 +1,7 @@
 """Details of an evaluation beside its main metrics: further metrics, confusion, and counts by groups of scores.
 
-All of it comes from scores and decisions that are grouped as the site's policy says (``score_groups.py``). A group of
-the curves holds at least ``FLOOR`` rows, and more where the policy asks for more rows or more of a class.
+Everything comes from scores and decisions that are grouped as the site's policy says (``score_groups.py``). A group of
+the curves has at least ``FLOOR`` rows, and more if the policy requires more rows or more of a class.
 """
 
 import math
@@ -15,10 +15,10 @@ import numpy as np
 from silvan import metrics
 from silvan.errors import FormatError
 from silvan.federation.describe import FLOOR
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 
-MOST_GROUPS, MOST_OVERALL = 20, 50  # most groups of a curve at a site, and over all sites
-MOST_CLASSES = 12  # of more classes there are no confusion counts and no curves
+MOST_GROUPS, MOST_OVERALL = 20, 50  # maximum number of groups of a curve at a site, and over all sites
+MOST_CLASSES = 12  # with more classes there are no confusion counts and no curves
 ODDS_AT = np.array([0.01, 0.02, *np.arange(1, 20) / 20])  # thresholds of decision curves
 _DIGITS = 3
 
@@ -38,7 +38,7 @@ def net_benefit(
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """What a site discloses of one model beside its main metrics; empty arrays where nothing may be disclosed.
+    """What a site discloses about one model beside its main metrics; empty arrays if nothing may be disclosed.
 
     ``metrics`` are in the order of ``further_metrics``. ``confusion`` counts rows by true and decided class; of two
     classes ``at_threshold`` does so at the decision threshold. ``groups`` are of the positive class of two, or of each:
@@ -51,7 +51,7 @@ class Detail(msgspec.Struct, frozen=True):
     groups: list[np.ndarray]
 
     def by_name(self, n_classes: int) -> dict[str, float]:
-        """Return the metrics by name; NaN where there are none."""
+        """Return the metrics by name; NaN for missing ones."""
         names = [metric.key for metric in metrics.further_metrics(n_classes)]
         return dict(zip(names, self.metrics.tolist() if len(self.metrics) else [np.nan] * len(names), strict=True))
 
@@ -73,7 +73,7 @@ class Floors(NamedTuple):
 
     @classmethod
     def of(cls, policy: Policy) -> "Floors":
-        """Return what a site's policy asks for."""
+        """Return the requirements of a site's policy."""
         return cls(max(FLOOR, policy.score_groups, policy.min_test), policy.score_groups > 1)
 
 
@@ -94,10 +94,10 @@ def detail_of(
     positive: int = 1,
     reach: float = np.nan,
 ) -> Detail:
-    """Work the details out from a model's scores of rows, and what it decides; metrics have three digits.
+    """Compute the details from a model's scores and decisions; metrics have three digits.
 
-    Where rows are in groups, none are about intervals of numbers: whoever chose the intervals would learn how many
-    rows' numbers lie in each.
+    For grouped rows, none are about intervals of numbers: somebody who chose the intervals would learn how many rows'
+    numbers lie in each.
     """
     if not len(y) or np.isnan(scores).any():
         return nothing()
@@ -133,14 +133,14 @@ def three_digits(x: float) -> float:
 
 
 def class_groups(score: np.ndarray, of_class: np.ndarray, floors: Floors) -> np.ndarray:
-    """Count rows in groups of rising score: mean score, rows of other classes, rows of the class."""
+    """Count rows in groups of increasing score: mean score, rows of other classes, rows of the class."""
     levels, cell = np.unique(score, return_inverse=True)
     counts = np.stack([np.bincount(cell, weights, len(levels)) for weights in (~of_class, of_class)])
     return group_counts(levels, counts, floors, MOST_GROUPS)
 
 
 def group_counts(levels: np.ndarray, counts: np.ndarray, floors: Floors, most: int) -> np.ndarray:
-    """Join levels of rising score, with counts (2, levels), to at most this many groups that keep the floors."""
+    """Merge levels of increasing score, with counts (2, levels), to at most this many groups of the minimum size."""
     least = max(floors.rows, math.ceil(counts.sum() / most))
     mass, others, own = 0.0, 0.0, 0.0
     groups: list[tuple[float, float, float]] = []
@@ -158,7 +158,7 @@ def group_counts(levels: np.ndarray, counts: np.ndarray, floors: Floors, most: i
 
 
 def _number_groups(predicted: np.ndarray, y: np.ndarray, floors: Floors) -> np.ndarray:
-    """Average predictions and numbers in groups of rising prediction."""
+    """Average predictions and numbers in groups of increasing prediction."""
     least = max(floors.rows, math.ceil(len(y) / MOST_GROUPS))
     if len(y) < floors.rows:
         return np.zeros((0, 3))
@@ -182,7 +182,7 @@ def numbers_differ(numbers: np.ndarray) -> bool:
 
 # -- at the coordinator
 def check_detail(detail: Detail, n_classes: int, rows: int) -> None:
-    """Raise ``FormatError`` for details that are not possible."""
+    """Raise ``FormatError`` for impossible details."""
     sizes = {(0, 0), (n_classes, n_classes)} if n_classes else {(0, 0)}
     known = metrics.further_metrics(n_classes)
     fits = detail.metrics.shape in ((0,), (len(known),)) and detail.metrics.dtype == np.float64
@@ -209,7 +209,7 @@ def detail_over_all(
 ) -> Detail:
     """Return the details over all sites: from summed counts on the grid of scores, if there are any, and from sites'.
 
-    ``sites`` are rows and details of each. At the threshold every site decides by its own.
+    ``sites`` are rows and details of each. At the threshold every site uses its own threshold.
     """
     known = [(rows, detail) for rows, detail in sites if len(detail.metrics)]
     none, at = np.zeros((0, 0), np.int64), np.zeros((2, 2), np.int64)
@@ -232,7 +232,7 @@ def detail_over_all(
 
 
 def _over_all(n_classes: int, evidence: metrics.Evidence, sites: Sequence[tuple[int, Detail]]) -> np.ndarray:
-    """Return the further metrics over all sites: from counts, or else the mean of the sites', by their rows."""
+    """Return the further metrics over all sites: from counts, otherwise as the mean of the sites', weighted by rows."""
     found = []
     for place, metric in enumerate(metrics.further_metrics(n_classes)):
         value = metric.of(evidence)
@@ -245,7 +245,7 @@ def _over_all(n_classes: int, evidence: metrics.Evidence, sites: Sequence[tuple[
 
 
 def join_details(details: Sequence[Detail]) -> Detail | None:
-    """Join the details of a model on several splits: counts are added, groups of near scores joined; no metrics."""
+    """Merge the details of a model on several splits: counts are added, groups of close scores merged; no metrics."""
     known = [detail for detail in details if detail.groups]
     if not known:
         return None
@@ -265,7 +265,7 @@ def join_details(details: Sequence[Detail]) -> Detail | None:
 
 
 def _join_means(groups: np.ndarray) -> np.ndarray:
-    """Join neighbours among groups of rising prediction to at most this many, by their rows."""
+    """Merge neighbours among groups of increasing prediction to at most this many, weighted by rows."""
     if len(groups) <= MOST_GROUPS:
         return groups
     starts = np.unique(np.arange(MOST_GROUPS) * len(groups) // MOST_GROUPS)

@@ -1,7 +1,7 @@
-"""Evaluation of models without moving rows: each site scores its own test part.
+"""Evaluation of models without moving rows: each site scores its own test rows.
 
-Two rounds. A site sends its own metrics as numbers of three digits (``ask``), with an interval for what each model
-gains over its local one. The metrics over all sites come from counts on a grid of scores that are summed
+It takes two rounds. A site sends its own metrics with three digits (``ask``), and an interval for the gain of each
+model over its local one. The metrics over all sites come from counts on a grid of scores that are summed
 (``total``), so nobody sees another site's scores. Regression needs only the moments of the first round. Rows are scored
 in groups where a policy says so (``score_groups.py``), and few models are evaluated (``candidates.py``).
 """
@@ -113,9 +113,9 @@ class OfCandidates(Request, frozen=True, kw_only=True, omit_defaults=True):
 class EvaluateModels(OfCandidates, Ask[SiteMetrics], frozen=True, kw_only=True, omit_defaults=True):
     """Metrics of models on the site's test rows."""
 
-    once: ClassVar[bool] = True  # two models that differ on one row would show that row's label
+    once: ClassVar[bool] = True  # two models that differ on one row would reveal that row's label
 
-    against: Derived[int] = -1  # the one that gains are measured against, if any
+    against: Derived[int] = -1  # the baseline of gains, if any
 
 
 class ScoreCounts(SummedReply, frozen=True, kw_only=True):
@@ -130,14 +130,14 @@ class CountByScore(OfCandidates, Total[ScoreCounts], frozen=True, kw_only=True, 
     """The number of test rows for each score on a grid, per model."""
 
     def alike(self) -> bytes:
-        """Return all except trees made at the site: the counts of a model at one site would not be hidden in a sum."""
+        """Return all except trees made at the site, because a sum would not hide counts of a single site's model."""
         return wire.encode(msgspec.structs.replace(self, candidates=[alike(one) for one in self.candidates]))
 
 
 # -- at a site
 @answers(EvaluateModels)
 def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
-    """Score the site's test part exactly."""
+    """Score the site's test rows exactly."""
     reject(not -1 <= request.against < len(request.candidates), "gains are measured against a model that is not there")
     schema = _check(site, request)
     y = site.part(schema, test=True).y
@@ -153,7 +153,7 @@ def evaluate_models(site: Site, request: EvaluateModels) -> SiteMetrics:
     for codes, rows in [] if cells is None else zip(cells.shown, cells.rows(), strict=False):
         some = [(Answer(answer.scores[rows], answer.decided[rows]), labels[rows]) for answer, labels in given]
         subgroups.append(Subgroup(codes, len(rows), *_metrics(site, schema, some, y[rows], thresholds, reaches)))
-    if subgroups and not schema.n_classes:  # groups of all rows would be other ones than those of subgroups
+    if subgroups and not schema.n_classes:  # groups of all rows would differ from those of subgroups
         details = tuple(msgspec.structs.replace(detail, groups=[]) for detail in details)
     return SiteMetrics(rows=len(y), metrics=values, intervals=between, details=details, subgroups=tuple(subgroups))
 
@@ -186,7 +186,7 @@ def _metrics(
         if policy.allows_metrics(len(y)) and not hides_one_class(policy, labels, schema.n_classes):
             at, floors = thresholds[i], Floors.of(policy)
             details[i] = detail_of(*answer, labels, schema.n_classes, floors, at, positive, reaches[i])
-        else:  # not refused: a site with few rows would end everybody's evaluation
+        else:  # not refused: otherwise a site with few rows would end everybody's evaluation
             values[i] = np.nan if schema.n_classes else 0.0
     return values, tuple(details)
 
@@ -215,8 +215,8 @@ def _classification(answer: Answer, labels: np.ndarray, positive: int) -> dict[s
 def _intervals(site: Site, schema: Schema, given: list[tuple[Answer, np.ndarray]], against: int) -> np.ndarray:
     """Return intervals of gains, (models, 2), using only the data behind the metrics.
 
-    Where each model has labels of its own to count by, two at a time are compared by those of the one, with rows of a
-    group so arranged that they agree with the other's as far as can be. The middle is the difference of the metrics.
+    If each model has its own assigned labels, two at a time are compared by those of one, with rows of a group
+    arranged to agree with the other's as far as possible. The centre is the difference of the metrics.
     """
     scores, labels = [answer.scores for answer, _ in given], [one for _, one in given]
     key, jobs, n_classes, positive = site.sampling_key, site.n_jobs, schema.n_classes, schema.label.positive_code
@@ -244,8 +244,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate models at all sites.
 
-    ``draws`` says by hash which rows the trees of a forest drew, so that sites can choose thresholds; ``by``, which
-    columns of categories make subgroups with metrics of their own. Regression has no counts for curves.
+    ``draws`` has the samples of a forest's trees by its hash, so that sites can choose thresholds; ``by`` has the
+    categorical columns of subgroups with separate metrics. Regression has no counts for curves.
 
     Counts are summed of models that are the same at all sites; of one that differs by site there are none, and its
     overall metrics are the mean of the sites', by their test rows. A sum over one site would be the site's own counts:
@@ -323,7 +323,7 @@ def _overall_row(
 
 
 def _mark(candidate: Candidate, models: Models, site: str) -> bytes:
-    """Return what is equal for models that are the same at a site: a personal forest may be the shared one alone."""
+    """Return a key that is equal for identical models at a site: a personal forest may equal the shared one."""
     model = models.get(site) if isinstance(models, Mapping) else models
     if isinstance(candidate, PersonalModel) and isinstance(model, PersonalForest) and model.takes_shared:
         candidate = SentModel(candidate.shared, draws=candidate.draws, threshold=candidate.threshold)
@@ -331,7 +331,7 @@ def _mark(candidate: Candidate, models: Models, site: str) -> bytes:
 
 
 def _whose_thresholds(told: Sequence[tuple[int, Detail]]) -> str:
-    """Return of how many sites the metrics at a threshold are, where some sites with test rows chose none."""
+    """Return the number of sites behind metrics at a threshold, if some sites with test rows chose none."""
     chosen = [bool(detail.at_threshold.sum()) for rows, detail in told if rows]
     if all(chosen) or not any(chosen):
         return ""
@@ -341,7 +341,7 @@ def _whose_thresholds(told: Sequence[tuple[int, Detail]]) -> str:
 def _subgroup_rows(
     schema: Schema, names: Sequence[str], replies: Mapping[str, SiteMetrics], by: Sequence[int]
 ) -> list[Row]:
-    """Return the lines of subgroups: of sites, and over those sites that show a subgroup, by its rows there."""
+    """Return the lines of subgroups: of sites, and over those sites that show a subgroup, weighted by its rows."""
     found: dict[tuple[int, ...], list[tuple[str, Subgroup]]] = {}
     for site, reply in replies.items():
         for one in reply.subgroups:
@@ -375,7 +375,7 @@ def _total_counts(
 
 
 def _mean_metrics(rows: list[Row], n_classes: int) -> tuple[int, dict[str, float]]:
-    """Return the mean metrics of sites, by their rows, and how many rows these are."""
+    """Return the mean metrics of sites, weighted by rows, and the number of rows."""
     found = {}
     for metric in metrics.main_metrics(n_classes):
         known = [row for row in rows if not np.isnan(row.metrics[metric.key])]
@@ -407,7 +407,7 @@ def _check_metrics(schema: Schema, n_models: int, by: Sequence[int]) -> Check:
 
 
 def _check_some(schema: Schema, n_models: int, rows: int, values: np.ndarray) -> None:
-    """Raise ``FormatError`` for metrics of so many rows that are not possible."""
+    """Raise ``FormatError`` for impossible metrics."""
     known = metrics.main_metrics(schema.n_classes)
     width = len(known) if schema.n_classes else 4
     if values.shape != (n_models, width) or values.dtype != np.float64 or not 0 <= rows < MAX_ROWS:

@@ -1,7 +1,7 @@
-"""What an evaluation finds: metrics of models at sites and over all, and which model each site should use.
+"""The results of an evaluation: metrics of models at sites and over all, and which model each site should use.
 
-There is one rule for that, ``ADVICE``: a site is advised to use the federated model, or to keep its local one, where
-the 95% interval of the gain shows a significant difference, and otherwise neither.
+One rule, ``ADVICE``, recommends a model: the federated one, or the local one, if the 95% interval of the gain shows a
+significant difference, and otherwise neither.
 """
 
 import math
@@ -94,11 +94,11 @@ class Row:
 
     @property
     def sign(self) -> float:
-        """1 where more of the leading metric is better, and -1 where less is."""
+        """1 if larger values of the leading metric are better, and -1 if smaller ones are."""
         return 1.0 if metrics.BY_KEY[next(iter(self.metrics))].higher else -1.0
 
     def with_detail(self, detail: Detail, schema: Schema) -> "Row":
-        """Return the row with details, the positive class, and a note where metrics are lacking."""
+        """Return the row with details, the positive class, and a note on missing metrics."""
         more, positive = detail.by_name(schema.n_classes), schema.label.positive_class
         return replace(self, more=more, detail=detail, note=_note(self, schema, detail), positive=positive)
 
@@ -116,7 +116,7 @@ class Evaluation:
     subgroups: list[Row] = field(default_factory=list)
     models: tuple[str, ...] = ()
     curves: np.ndarray | None = None
-    pooled_hash: str | None = None  # of the forest of all rows in one place
+    pooled_hash: str | None = None  # hash of the pooled forest
     warnings: list[str] = field(default_factory=list)
     guarantee: str = ""
     privacy: Privacy | None = None
@@ -128,7 +128,7 @@ class Evaluation:
 
 
 def certainty(gain: float | None, low: float | None, high: float | None) -> str:
-    """Return what an interval says about a gain: one of the keys of ``CERTAINTY``."""
+    """Return the verdict of an interval on a gain: one of the keys of ``CERTAINTY``."""
     if gain is None:
         return "unknown"
     if low is None or high is None:
@@ -145,7 +145,7 @@ def pooled_hash(candidates: Sequence[Named]) -> str | None:
 
 
 def metrics_by_name(n_classes: int, values: np.ndarray) -> dict[str, float]:
-    """Return main metrics by name, as sites send them: in their order, or as moments where a number is predicted."""
+    """Return main metrics by name, as sites send them: in order, or as moments for a numeric label."""
     if not n_classes:
         return metrics.from_moments(values)
     return dict(zip((metric.key for metric in metrics.main_metrics(n_classes)), values.tolist(), strict=True))
@@ -163,18 +163,18 @@ def _note(row: Row, schema: Schema, detail: Detail) -> str:
 
 
 def classes_without_rows(detail: Detail, schema: Schema) -> list[str]:
-    """Return the classes that no test row is of; none of very many classes, whose rows are not counted."""
+    """Return the classes without test rows; none for very many classes, whose rows are not counted."""
     rows = detail.confusion.sum(axis=1)
     return [str(name) for name, n in zip(schema.label.classes or (), rows.tolist(), strict=False) if not n]
 
 
-_NAMED_CLASSES = 3  # of more classes that are never predicted one warning speaks of all
+_NAMED_CLASSES = 3  # above this number of never predicted classes, one warning covers all
 
 
 def never_decided(rows: Sequence[Row], schema: Schema) -> list[str]:
-    """Return a warning for each class that the federated model never decides on though test rows are of it.
+    """Return a warning for each class with test rows that the federated model never predicts.
 
-    One more is about classes that no test row is of.
+    One more is about classes without test rows.
     """
     tables = [row.detail.confusion for row in rows if (row.site, row.model) == (OVERALL, FEDERATED) and row.detail]
     found, remedy = [], ", or threshold='youden'" if schema.n_classes == 2 else ""
@@ -220,13 +220,13 @@ def compared(
 
 
 def advised(rows: list[Row]) -> list[Row]:
-    """Mark at every site the model that it should use, by the gain of the federated one."""
+    """Mark the model that each site should use, by the gain of the federated one."""
     words = {row.site: certainty(row.gain, row.low, row.high) for row in rows if row.model == FEDERATED}
     advice = {site: ADVICE[word] for site, word in words.items() if site != OVERALL}
     return [replace(row, use=row.model == advice.get(row.site)) for row in rows]
 
 
-# -- on rows at hand
+# -- on given rows
 def answer_of(forest: Forest, X: np.ndarray, absent: np.ndarray, n_jobs: int | None = None) -> Answer:
     """Score rows of a table that may lack columns; scores are NaN if that makes every tree abstain."""
     return Answer(*scores_if_any(forest, X, absent, n_jobs))
@@ -270,7 +270,7 @@ def evaluate_forests(
     key: np.ndarray,
     threshold: float | None = None,
 ) -> list[Row]:
-    """Evaluate models on encoded rows, as each site would, and those that all sites share also over all."""
+    """Evaluate models on encoded rows, as each site would, and those shared by all sites also over all."""
     X, y, absent = rows
     known: dict[str, Answer] = {}
 

@@ -1,4 +1,4 @@
-"""Thresholds chosen on training rows: every row is scored by the trees of a model that did not learn from it.
+"""Thresholds chosen on training rows: every row is scored by out-of-bag trees.
 
 A site chooses a threshold for itself, or all sites choose one when a forest is fitted, from a sum of training rows by
 score and class. Test rows take no part. Rows are grouped as the site's policy says, so a threshold reveals no row.
@@ -23,7 +23,7 @@ from silvan.forest.forest import Forest
 from silvan.forest.predict import calibrated, tally, voting_weights
 from silvan.privacy.gate import policy_of
 
-_MOST_ROWS = 20_000  # training rows that a threshold is chosen on; of more, evenly spread ones are taken
+_MOST_ROWS = 20_000  # maximum number of training rows for choosing a threshold; of more, evenly spaced ones are used
 
 
 class Scored(NamedTuple):
@@ -91,7 +91,7 @@ def best_threshold(score: np.ndarray, negatives: np.ndarray, positives: np.ndarr
     merit = youden if rule == "youden" else f1_score
     lower = np.concatenate([[0.0], levels[:-1]])
     places = np.round((lower + levels) / 2.0, 3)
-    # rounding must not carry a threshold beyond its level
+    # rounding must not move a threshold beyond its level
     places = np.where((places > lower) & (places <= levels), places, levels)
     best = merit > merit.max() - 1e-12
     return float(min(places[best], key=lambda t: (abs(t - 0.5), t)))
@@ -143,7 +143,7 @@ def tables_of(schema: Schema) -> int:
 
 
 def asks_for_threshold(threshold: object) -> tuple[type[Request], ...]:
-    """Return the kinds of messages that a learner with such a parameter asks."""
+    """Return the kinds of messages that a learner with such a parameter sends."""
     return (CountOutOfBag,) if isinstance(threshold, str) else ()
 
 

@@ -1,21 +1,20 @@
 """A personal forest, made at the site: the shared forest, its trees with local leaf values, and local trees.
 
-Trees of all sites have better splits than those of one site, but a site's own rows show best what follows from them
-there. So a site takes leaf values of the shared trees from its own rows, where enough of them are: a forest between the
-one that all share and the one that it would have alone. It mixes the three in shares of quarters.
+Trees of all sites have better splits than those of one site, but a site's own rows give the best leaf values for that
+site. So a site computes leaf values of the shared trees from its own rows, where there are enough: a forest between the
+shared one and the local one. It mixes the three in shares of quarters.
 
-Leaf values from one site's rows, at leaves that others chose, tell of these rows: two trees whose leaves differ by one
-person tell that person's label. So this forest does not leave the site. It follows from the shared forest, the site's
-own trees and its rows, so a site that is asked about it makes it again.
+Leaf values from one site's rows, at leaves that others chose, disclose something about these rows: two trees whose
+leaves differ by one person reveal that person's label. So this forest does not leave the site. It follows from the
+shared forest, the site's own trees and its rows, so the site can build it again for a request.
 
-What a mix gains over the shared forest is measured on training rows, each scored by trees that did not learn from it,
-and counts less 1.28 standard errors of it, which luck adds one time in ten; less is taken off the surer it is that some
-mix is better. The site takes the mix that is nearest to the mean of all, each weighted by what it gains: few rows leave
-it near the shared forest, and a lead of several hundredths takes it all the way. AUCs of several classes count by the
-pairs of rows that they compare.
+The gain of a mix over the shared forest is measured on out-of-bag rows, less 1.28 standard errors, which chance exceeds
+one time in ten; the clearer the lead of some mix, the less is subtracted. The site takes the mix nearest to the mean of
+all, each weighted by its gain: with few rows it stays near the shared forest, and a lead of several hundredths moves it
+all the way. AUCs of several classes are weighted by the pairs of rows that they compare.
 
-Sites are asked in one round which mix they take. The coordinator learns metrics and, in one process, which of fifteen
-mixes it is; where rows are in groups only whether it is the shared forest: a choice among many tells of rows.
+Sites report their mix in one round. The coordinator learns metrics and, in one process, which of fifteen mixes it is;
+with grouped rows only whether it is the shared forest, because a choice among many reveals something about rows.
 """
 
 from collections.abc import Mapping
@@ -56,7 +55,7 @@ The first is the shared forest alone.
 
 OWN_ALONE = MIXES.index((1.0, 0.0))
 
-_LUCK = 1.28  # standard errors that are taken off what a mix gains: as much as luck adds one time in ten
+_LUCK = 1.28  # standard errors subtracted from the gain of a mix: exceeded by chance one time in ten
 _NO_LUCK = (2.5, 4.0)
 """Once a mix is ahead by more standard errors than the first, less is taken off, and nothing at the second."""
 
@@ -66,22 +65,22 @@ _SCALE = 0.003
 _SURE_SCALE = 0.2
 """The same in standard errors of the least certain gain, where that is less: many rows tell small gains apart."""
 
-_LEAST_ROWS = 5  # rows of the site that a leaf needs to get its value from them
+_LEAST_ROWS = 5  # minimum number of the site's rows at a leaf for a local value
 _PRIOR_ROWS = 1.0  # how many rows the shared value of a leaf counts for beside these
 
 
-UNTOLD = -1  # a mix that is not the shared forest alone, and that the site does not tell
+UNTOLD = -1  # a mix other than the shared forest alone, which the site does not disclose
 
 
 # -- messages
 class ChosenShare(Reply, frozen=True, kw_only=True):
     """The mix a site will use, rounded metrics of it and of all mixes, and the number of rows behind them."""
 
-    choice: int  # its place among the mixes, or ``UNTOLD``
-    measure: MetricName  # empty: there were no rows to choose on, or too few
+    choice: int  # its position among the mixes, or ``UNTOLD``
+    measure: MetricName  # empty: there were too few rows for a choice, or none
     rows: int
-    metric: float  # of the mix that it takes
-    metrics: np.ndarray  # one a mix; NaN where the site's policy shows none, as in ``figure``
+    metric: float  # of the chosen mix
+    metrics: np.ndarray  # one per mix; NaN if the site's policy withholds it, as in ``figure``
 
 
 class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
@@ -90,9 +89,7 @@ class ChooseShare(Ask[ChosenShare], frozen=True, kw_only=True):
     once: ClassVar[bool] = True
 
     schema: Agreed[Blob]
-    model: Fixed[
-        PersonalModel
-    ]  # the forest that all sites share, which rows its trees sampled, and what it is mixed with
+    model: Fixed[PersonalModel]  # the shared forest, the samples of its trees, and the parts of the mix
 
     def describe(self, reply: Any = None) -> str:
         """Describe the request, or the reply."""
@@ -115,13 +112,13 @@ class Ingredients:
     """
 
     shared: Forest  # without a curve or errors
-    draws: RowSamples  # which rows the trees of the shared forest drew
+    draws: RowSamples  # the rows that the trees of the shared forest sampled
     own: Forest
     fit: bool = True
     trusted: Forest | None = None
 
     def __post_init__(self) -> None:
-        """Bring curves of the site's own trees to the times of the shared ones: their means are mixed."""
+        """Convert curves of the site's own trees to the times of the shared ones, because their means are mixed."""
         if self.shared.times is not None:
             object.__setattr__(self, "own", at_times_of(self.own, self.shared))
 
@@ -137,7 +134,7 @@ class Ingredients:
 
     @property
     def name(self) -> tuple[str, ...]:
-        """What tells them from others."""
+        """The identity of the parts."""
         return self.shared.hash, self.own.hash, msgspec.json.encode([self.draws, self.fit]).decode()
 
     def fitted_draws(self) -> RowSamples:
@@ -177,7 +174,7 @@ def choose_mix(site: Site, schema: Schema, parts: Ingredients) -> MixChoice:
         mixes = tuple(None if by and not parts.fit else _mix(each, own, by) for own, by in MIXES)
         quality = tuple(mix if mix is None else score_quality(mix, y, schema.n_classes, by_pairs=True) for mix in mixes)
         if quality[0] is None or quality[0].metric == "accuracy":
-            return MixChoice(0, y)  # all rows are of one class
+            return MixChoice(0, y)  # all rows have one class
         return MixChoice(likely_mix(quality, y), y, mixes, quality)
 
     return site.cache.once(CacheKey[MixChoice]("chosen mix", schema.hash, *parts.name), choose)
@@ -194,7 +191,7 @@ def likely_mix(quality: tuple[ScoreQuality | None, ...], y: np.ndarray) -> int:
     first = offered[0][1]
     unit = float(np.var(y)) if first.metric == "rmse" else 1.0
     if unit <= 0.0:
-        return 0  # one number for all rows: nothing to gain
+        return 0  # a constant label: nothing to gain
     gains, errors = np.array([one.lead(first) for _, one in offered]).T / unit
     ahead = float(np.max(gains / np.maximum(errors, np.finfo(np.float64).tiny)))
     luck = _LUCK * float(np.interp(ahead, _NO_LUCK, (1.0, 0.0)))
@@ -238,7 +235,7 @@ class SiteForest(NamedTuple):
 
 
 def make_forest(site: Site, schema: Schema, parts: Ingredients) -> SiteForest:
-    """Make the forest that the site should use, its curve and errors adjusted to the site's rows."""
+    """Build the forest that the site should use, its curve and errors adjusted to the site's rows."""
     made, trusted = _make_trees(site, schema, parts), parts.trusted
     if trusted is None or (trusted.curve is None and trusted.errors is None):
         return made
@@ -298,7 +295,7 @@ def choose_share(site: Site, request: ChooseShare) -> ChosenShare:
 
 
 def _figure(site: Site, chosen: MixChoice, place: int, n_classes: int) -> float:
-    """Return how good a mix is, as far as the site's policy shows it: of rows in groups, rounded."""
+    """Return the metric of a mix, as far as the site's policy discloses it: of rows in groups, rounded."""
     mix, policy = chosen.scores[place], policy_of(site)
     if mix is None:
         return np.nan
@@ -312,7 +309,7 @@ def _figure(site: Site, chosen: MixChoice, place: int, n_classes: int) -> float:
 def choose_shares(
     federation: Federation, schema: Schema, models: Mapping[str, PersonalForest], threshold: float | None = None
 ) -> dict[str, ChosenShare]:
-    """Ask every site which mix it takes: one round. The shared forest is sent as when it is evaluated."""
+    """Ask every site for its mix: one round. The shared forest is sent as in an evaluation."""
     schema_blob = federation.blob(schema.to_json().encode())
     requests = {
         site: ChooseShare(schema=schema_blob, model=model.candidate(federation, threshold))
@@ -335,7 +332,7 @@ def site_models(
 
 
 def check_chosen(site: str, reply: ChosenShare) -> None:
-    """Raise ``FormatError`` for an answer that cannot be."""
+    """Raise ``FormatError`` for an impossible reply."""
     if not UNTOLD <= reply.choice < len(MIXES) or not 0 <= reply.rows < MAX_ROWS:
         raise FormatError("its choice was not on offer")
     check_metrics(reply.metrics, (len(MIXES),))

@@ -1,6 +1,6 @@
-"""How far scores can be trusted: calibration of probabilities, and errors that intervals are made of.
+"""Reliability of scores: calibration of probabilities, and the errors behind intervals.
 
-Both come from training rows, each scored by trees that did not learn from it. The coordinator learns only sums over
+Both come from training rows, each scored by out-of-bag trees. The coordinator learns only sums over
 sites: rows by class and score on a grid (``CountOutOfBag``), from which it fits one curve for all sites, and rows by
 the size of their error (``CountErrors``). A forest carries both (``Forest.curve``, ``Forest.errors``).
 
@@ -68,7 +68,7 @@ def fit_curve(
 
 
 def shared_curve(tables: np.ndarray, n_classes: int, positive: int) -> np.ndarray:
-    """Return the curve that summed counts by score make, (classes, 2); ``tables`` as of ``count_scores``."""
+    """Return the curve computed from summed counts by score, (classes, 2); ``tables`` as of ``count_scores``."""
     score = metrics.grid_scores()
     found = []
     for misses, hits in tables:
@@ -79,7 +79,7 @@ def shared_curve(tables: np.ndarray, n_classes: int, positive: int) -> np.ndarra
 
 
 def _by_class(found: Sequence[tuple[float, float]], n_classes: int, positive: int) -> np.ndarray:
-    """Return curves of all classes; of two the other one's is the mirror image."""
+    """Return curves of all classes; with two, the other one's is the mirror image."""
     if n_classes != 2:
         return np.array(found)
     [(intercept, slope)] = found
@@ -88,7 +88,7 @@ def _by_class(found: Sequence[tuple[float, float]], n_classes: int, positive: in
 
 
 def site_curve(shared: np.ndarray, answer: Answer, y: np.ndarray, positive: int) -> np.ndarray:
-    """Return the curve of a site: the shared one, moved to where the site's rows are."""
+    """Return the curve of a site: the shared one, adjusted to the site's rows."""
     n_classes, ones = len(shared), np.ones(len(y))
     classes = [positive] if n_classes == 2 else range(n_classes)
     found = [fit_curve(answer.scores[:, c], y == c, ones, shared[c].tolist(), _SITE_PRIOR) for c in classes]
@@ -108,7 +108,7 @@ def error_edges(forest: Forest) -> np.ndarray:
 def count_errors(forest: Forest, answer: Answer, y: np.ndarray, least: int) -> np.ndarray:
     """Count the errors of rows in cells: label less prediction, or 1 less the probability of the true class.
 
-    Errors are sorted, and at least this many of them share their mean: the largest one of all would tell of one row.
+    Errors are sorted, and at least this many of them share their mean: the largest error would reveal one row.
     """
     scores = calibrated(forest, answer.scores)
     if forest.schema.n_classes:
@@ -163,7 +163,7 @@ def count_unseen_errors(site: Site, request: CountErrors) -> ErrorCounts:
 
 
 def adjusted(site: Site, schema: Schema, forest: Forest, draws: RowSamples | None) -> Forest:
-    """Return a forest whose curve and errors are adjusted to the site's rows; as it is, where those are too few."""
+    """Return a forest whose curve and errors are adjusted to the site's rows; unchanged with too few rows."""
     unseen = unseen_rows(site, schema, forest.plain(), draws)
     if unseen is None:
         return forest

@@ -1,9 +1,9 @@
-"""Metrics over many splits of the same tables, with intervals that know that splits share rows.
+"""Metrics over many splits of the same tables, with intervals that account for shared rows.
 
-Rows of every site are shuffled and dealt out to folds; models of the others are evaluated on each fold in turn.
-Differences of two models on the same rows spread less over such splits than over new rows, since splits share most of
+Rows of every site are shuffled and assigned to folds; models trained on the others are evaluated on each fold in turn.
+Differences of two models on the same rows spread less over such splits than over new rows, because splits share most of
 their training rows. Nadeau and Bengio (2003, "Inference for the generalization error", Machine Learning 52) correct for
-that: the variance of the mean of J differences is (1/J + n_test/n_train) S^2 in place of S^2/J. Bouckaert and Frank
+that: the variance of the mean of J differences is (1/J + n_test/n_train) S^2 instead of S^2/J. Bouckaert and Frank
 (2004) use it for repeated cross-validation, as here.
 """
 
@@ -23,7 +23,7 @@ from silvan.federation.members import OVERALL
 MOST_REPEATS = 1000
 
 _NOTHING = 1e-12  # a spread below this is due to rounding
-_FEWEST_SPLITS = 5  # fewest splits with a difference that an interval is made of
+_FEWEST_SPLITS = 5  # minimum number of splits with a difference for an interval
 
 
 def folds_of(test: float, repeats: Any) -> list[Fold]:
@@ -49,7 +49,7 @@ def corrected_interval(gains: np.ndarray, ratio: float) -> tuple[float, float] |
 
     mean, spread = float(gains.mean()), float(gains.std(ddof=1))
     if spread < _NOTHING:
-        return (0.0, 0.0) if abs(mean) < _NOTHING else None  # the models answer alike, or all splits are too alike
+        return (0.0, 0.0) if abs(mean) < _NOTHING else None  # the models predict alike, or all splits are too alike
     reach = float(stdtrit(len(gains) - 1, 0.975)) * spread * float(np.sqrt(1.0 / len(gains) + ratio))
     return mean - reach, mean + reach
 
@@ -141,7 +141,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def best_candidate(rows: Sequence[Row], candidates: Sequence[str]) -> str:
-    """Return which candidate has the best mean metric at a site; of equal ones the first, and the first if none has."""
+    """Return the candidate with the best mean metric at a site; in a tie the first, and the first if none has one."""
     scored = {row.model: row.sign * row.leading for row in rows if row.model in candidates}
     known = {name: scored[name] for name in candidates if not np.isnan(scored.get(name, np.nan))}
     return max(known, key=lambda name: known[name]) if known else candidates[0]

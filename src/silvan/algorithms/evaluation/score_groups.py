@@ -1,16 +1,16 @@
 """Rows and labels in groups, so that metrics and counts reveal no row's label.
 
-Whoever may choose a model can have it score one row unlike all others, and would read the row's label from any metric
-or count. So before anything is counted, as many rows as a site's policy says share one score and one decision, in
-groups that follow from the scores alone. A group with rows of several classes tells no row's label. Of one in which all
-rows are of one class, or all but one, it is not told which of the two it is: in all such groups of a class together,
-rows of other classes are counted, at least one, and put where the model is least sure. So any row may be of another
-class than its group, whatever the model and the labels are, and metrics move by one row per class at most.
+Somebody who chooses a model can make it score one row unlike all others, and would read the row's label from any metric
+or count. So before counting, as many rows as the site's policy says share one score and one decision, in groups that
+follow from the scores alone. A group with rows of several classes reveals no row's label. For groups with one class, or
+one class in all but one row, the report does not say which of the two it is: the exceptions of all such groups of a
+class are counted together, at least one, and placed where the model is least certain. So any row may have another class
+than its group, whatever the model and the labels, and metrics change by at most one row per class.
 
-Where there are subgroups, by columns of categories, rows are put into groups of scores within each subgroup, and
-metrics over all rows of a site are made of the same groups: two ways of grouping the same rows could be set against
-each other. Subgroups that are too small are taken together with others until they are large enough, so that what is
-left of all rows when those shown are taken off is no single one.
+With subgroups, by categorical columns, rows are grouped by score within each subgroup, and metrics over all rows of a
+site use the same groups, because two groupings of the same rows could be compared with each other. Subgroups that are
+too small are taken together with others until they are large enough, so that what is left of all rows when those
+shown are taken off is no single one.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ import numpy as np
 from silvan.algorithms.evaluation.details import Detail, Floors
 from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 
 _SURE = 1e-6, 1.0 - 1e-6  # the least and the most that a score counts as a probability
 _STRETCHES = np.linspace(0.0, 6.0, 25)  # by what log-odds of scores may be stretched

@@ -29,16 +29,17 @@ from silvan.federation.site import Site, answers
 from silvan.federation.store import CacheKey
 from silvan.forest.category_set import SET_WORDS
 from silvan.forest.forest import Forest
-from silvan.tree.fit import Settings, assemble
+from silvan.tree.fit import Settings, assemble, send_to_device
 from silvan.tree.grow import Frontier, grow
 from silvan.tree.leaf_curves import curved, times_at_leaves
 from silvan.tree.level import choose_level, sample_level
 from silvan.tree.node_rows import Binned
 from silvan.tree.objectives import Measure
 from silvan.tree.out_of_core import RoutedRows
-from silvan.tree.rows import TreeRows
+from silvan.tree.rows import Fillable, TreeRows
 from silvan.tree.sampling import Ties, cut_offsets, rows_of_trees
 from silvan.tree.split import Splits
+from silvan.util.device import DeviceError, takes_device, warn_of
 from silvan.util.readable import count_of
 from silvan.util.threads import thread_count
 
@@ -120,8 +121,9 @@ _LEVEL_BYTES = 1 << 28  # a level whose histograms take more is split into sever
 class _Growing:
     """A site's rows on their way down the trees: a cache, recomputed when it does not fit the request."""
 
-    rows: TreeRows | RoutedRows
+    rows: Fillable
     done: list[bytes]  # the splits of each round applied so far
+    on_device: bool
 
 
 @answers(GrowLevel)
@@ -150,15 +152,27 @@ def level_histograms(site: Site, request: GrowLevel, part: Part | None = None, n
     ``part`` are rows to use instead of the site's own, for private forests; ``name`` distinguishes them from others.
     """
     schema, bins = read_level(site, request, noisy=part is not None)
+    if takes_device(site.device, site.n_train if part is None else len(part)):
+        try:
+            return _level(site, request, schema, bins, part, name, on_device=True)
+        except DeviceError as failure:
+            site.device = "cpu"  # what is on the device may be half done
+            warn_of(failure)
+    return _level(site, request, schema, bins, part, name, on_device=False)
+
+
+def _level(
+    site: Site, request: GrowLevel, schema: Schema, bins: Bins, part: Part | None, name: str, *, on_device: bool
+) -> np.ndarray:
     fingerprints = request.fingerprints()
 
     def begin() -> _Growing:
         check_sampling(site.n_train if part is None else len(part), request.bootstrap)
         rows = site.rows_to_sample(schema) if part is None else part
-        return _Growing(_rows(site, rows, bins, request), [])
+        return _Growing(_rows(site, rows, bins, request, on_device), [], on_device)
 
     def fits(known: _Growing) -> bool:
-        return known.done == fingerprints[: len(known.done)]
+        return known.on_device == on_device and known.done == fingerprints[: len(known.done)]
 
     growing = site.cache.once(CacheKey[_Growing]("growing", name, request.forest_name()), begin, fits)
     done = len(growing.done)
@@ -179,7 +193,7 @@ def read_level(site: Site, request: GrowLevel, *, noisy: bool = False) -> tuple[
     return schema, bins
 
 
-def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> TreeRows | RoutedRows:
+def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel, on_device: bool) -> Fillable:
     """Put the rows at the roots: all of them in memory if they fit, otherwise in pieces."""
     measure, key, n_trees = request.measure, site.sampling_key, request.n_trees
     if isinstance(part, StoredPart):
@@ -195,7 +209,10 @@ def _rows(site: Site, part: Part, bins: Bins, request: GrowLevel) -> TreeRows | 
         table = Binned(codes.window().copy(), measure.rows(part.y), part.row_keys, bins, measure.n_stats)
     else:
         table = binned(part, bins, measure, site.n_jobs)
-    return TreeRows.of_trees(table, key, range(n_trees), request.bootstrap, thread_count(site.n_jobs))
+    threads = thread_count(site.n_jobs)
+    if on_device:
+        return send_to_device(table).sample(key, range(n_trees), request.bootstrap, threads)
+    return TreeRows.of_trees(table, key, range(n_trees), request.bootstrap, threads)
 
 
 def binned(part: Part, bins: Bins, measure: Measure, n_jobs: int | None) -> Binned:

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Meta
 
 from silvan.data.hospital.cdm_tables import DOMAINS, TABLES
-from silvan.errors import InputError
 from silvan.util.declared import NOT_EMPTY, about
 from silvan.util.readable import count_of, format_names
 
@@ -28,26 +27,29 @@ _MOST_NAMED = 12
 
 
 def _check_codes(codes: tuple[str, ...]) -> None:
-    for code in codes:
-        if not _CODE.fullmatch(code):
-            raise InputError(f"fhir must list codes as 'system|code', such as 'http://loinc.org|4548-4', got {code!r}")
+    if not all(map(_CODE.fullmatch, codes)):
+        raise ValueError
 
 
 def _check_days(days: int | tuple[int, ...] | None) -> None:
     if isinstance(days, tuple) and (len(days) != 2 or days[0] < days[1]):
-        raise InputError(f"days must be a number, or two with the earlier day first, as [365, 1], got {list(days)}")
+        raise ValueError
 
 
 def _check_factors(by_unit: dict[str, float | tuple[float, ...]]) -> None:
-    for unit, how in by_unit.items():
-        if not all(map(math.isfinite, how if isinstance(how, tuple) else (how,))) or how == 0:
-            raise InputError(f"convert must give a factor, or [factor, sum], for {unit!r}, got {how}")
-        if isinstance(how, tuple) and len(how) != 2:
-            raise InputError(f"convert must give a factor, or [factor, sum], for {unit!r}, got {list(how)}")
+    for how in by_unit.values():
+        numbers = how if isinstance(how, tuple) else (how, 0.0)
+        if len(numbers) != 2 or numbers[0] == 0 or not all(map(math.isfinite, numbers)):
+            raise ValueError
 
 
 _Day = Annotated[int, Meta(ge=0, le=ALWAYS)]
-_DAYS = about(expected="a number of days before the index date, or two, as [365, 1]", check=_check_days)
+_DAYS = about(
+    expected="a number of days before the index date, or two with the earlier day first, as [365, 1]",
+    check=_check_days,
+)
+_CODES = about(expected="a list of codes as 'system|code', such as 'http://loinc.org|4548-4'", check=_check_codes)
+_FACTORS = about(expected="a factor other than 0, or [factor, sum], by unit", check=_check_factors)
 
 
 class Cohort(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,7 @@ class Concepts(msgspec.Struct, frozen=True, kw_only=True):
 
     omop: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], about(expected="a list of concept ids above 0")] = ()
     descendants: bool = False
-    fhir: Annotated[tuple[str, ...], about(check=_check_codes)] = ()
+    fhir: Annotated[tuple[str, ...], _CODES] = ()
 
     def words(self) -> str:
         """Describe what counts."""
@@ -117,10 +119,7 @@ class Covariate(msgspec.Struct, frozen=True, kw_only=True):
     take: Literal["any", "count", "last"] = "any"
     days: Annotated[_Day | tuple[_Day, ...] | None, _DAYS] = None
     unit: Text | None = None
-    convert: Annotated[
-        dict[str, float | tuple[float, ...]],
-        about(expected="a factor, or [factor, sum], by unit", check=_check_factors),
-    ] = {}
+    convert: Annotated[dict[str, float | tuple[float, ...]], _FACTORS] = {}
     other_units: Literal["refuse", "leave out"] = "refuse"
 
     @property
@@ -158,8 +157,11 @@ class Covariate(msgspec.Struct, frozen=True, kw_only=True):
         if self.domain in ("age", "sex"):
             return "age in whole years at the index date" if self.domain == "age" else "sex"
         first, last = self.window
-        until = "up to the index date" if last == 0 else f"until {count_of(last, 'day')} before the index date"
-        when = f"at any time {until}" if self.days is None else f"from {count_of(first, 'day')} before {until}"
+        when = f"in the {first:,} days up to the index date"
+        if self.days is None:
+            when = "at any time up to the index date"
+        elif last:
+            when = f"from {first:,} to {last:,} days before the index date"
         what = DOMAINS[self.domain].words
         if self.concepts is not None:
             what += f" of {self.concepts} ({concepts[self.concepts].words()})"

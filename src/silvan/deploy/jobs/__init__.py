@@ -1,9 +1,9 @@
-"""What runs inside FLARE's jobs: the coordinator's side of a study, and a site's. Jobs name these two classes.
+"""The code in FLARE's jobs: the coordinator's side of a study, and a site's. Jobs name these two classes.
 
-Each is imported when it is first named, so that a site's process does not wait for what only the coordinator needs.
-Everything that must survive is outside the folders of FLARE's jobs: the coordinator's journal and results in the run
-folder, a site's store and books in the site's. What is found there decides how parties know each other: by the keys of
-silvan's own joining, or by the certificates of a federation that FLARE provisioned. A job cannot choose.
+Each is imported on first use, so that a site's process does not load what only the coordinator needs. Everything that
+must survive is outside the folders of FLARE's jobs: the coordinator's journal and results in the run folder, a site's
+store and ledger in the site's. These folders decide how parties know each other: by the keys of silvan's own joining,
+or by the certificates of a federation that FLARE provisioned. A job cannot choose.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ _MODULES = {"Coordinator": "coordinator_job", "SiteExecutor": "site_job"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class when it is first named."""
+    """Import a class on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

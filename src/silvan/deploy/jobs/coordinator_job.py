@@ -52,7 +52,7 @@ _LOCK_SECONDS = 5.0
 class Coordinator(Controlling):
     """The coordinator's side of a study, in the server's process of a job."""
 
-    __module__ = "silvan.deploy.jobs"  # as jobs name it
+    __module__ = "silvan.deploy.jobs"  # the name that jobs use
 
     def __init__(self, study: str, sites: list[str], without: dict[str, str], version: str) -> None:
         super().__init__(study)
@@ -145,18 +145,18 @@ class Coordinator(Controlling):
 
 
 class _JobProgress(ProgressWriter):
-    """The progress file of a job, which also has where the time of training went."""
+    """The progress file of a job, which also records how the training time was spent."""
 
     transport: FlareTransport
 
     def stage(self, name: str, rounds: int = 0, *, final: bool = False) -> None:
-        """Note that a stage begins."""
+        """Record that a stage begins."""
         if name == "training":
             self.transport.spent.clear()
         super().stage(name, rounds, final=final)
 
     def trained(self, record: Record) -> None:
-        """Note how long sites and the wire took."""
+        """Record how long sites and the wire took."""
         self.now.spent = {**self.transport.spent, "all": record.seconds}
 
 
@@ -164,7 +164,7 @@ def note_ledgers(federation: Federation, path: Path) -> None:
     """Compare the sites' ledgers with earlier states known here and at other sites, and store the new states."""
     found = compare_ledgers(federation, try_json(path, dict[str, Head]) or {})
     with lock_folder(path.parent, wait=math.inf):
-        known = try_json(path, dict[str, Head]) or {}  # another study may have been quicker
+        known = try_json(path, dict[str, Head]) or {}  # another study may have been faster
         if federation.roster is not None:
             found = {**known, **merged(known, found, federation.roster)}
             write_whole(path, msgspec.json.format(msgspec.json.encode(found)) + b"\n")
@@ -185,7 +185,7 @@ def _split_journal(run: Run, study: Study, number: int) -> Journal:
 
 
 def _split(federation: Federation, study: Study, run: Run, split: Split) -> Federation:
-    """Return a federation of the sites of a split that are left, whose test rows are the split's."""
+    """Return a federation of a split's remaining sites, with the split's test rows."""
     at, members = study.parts_of_splits(federation.sites).index(split), split.members(federation.active)
     name, journal = split.study(federation.study), _split_journal(run, study, at)
     journal.belongs_to(f"{name} {version('silvan')} {members}")
@@ -203,7 +203,7 @@ def _split(federation: Federation, study: Study, run: Run, split: Split) -> Fede
 def send_to_all(transport: Transport, parties: Parties, study: Study, run: Run) -> None:
     """Send all sites the results that they lack; raise ``AbortedError`` if a site left the job before it had them."""
     holder = read_model(run, run.read()).kept.label_holder if study.by_columns else ""
-    # a federation of its own: the study is over, and no journal of it is needed for this
+    # a separate federation: the study is over, and its journal is not needed for this
     federation = _federation(transport, parties.sites, study, parties.signer, patience=0.0)
     for error in send_results(federation, study, run, holder).values():
         if isinstance(error, AbortedError):

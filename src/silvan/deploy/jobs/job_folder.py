@@ -1,4 +1,4 @@
-"""Folders of FLARE's jobs: written, with names of silvan's classes and the study's text, but no code; and removed."""
+"""Write and remove folders of FLARE's jobs, with names of silvan's classes and the study's text but no code."""
 
 import contextlib
 import os
@@ -46,7 +46,7 @@ def check_number_of_sites(study: Study, n: int) -> None:
 
 
 def job_name(study: Study) -> str:
-    """Return the name of a study's job, of characters that FLARE takes: the study's name, and a digest of its text."""
+    """Return the name of a study's job, in characters that FLARE accepts: the name and a digest of the text."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in study.name.lower())[:40]
     return f"{plain}-{study.digest[:12]}".lstrip("-_")
 
@@ -66,7 +66,7 @@ def remove_journal(run: Run) -> None:
 
 
 def remove_old_jobs(folder: Path, but: str = "") -> list[Path]:
-    """Remove folders of FLARE's jobs that nothing was written to for long; return them."""
+    """Remove folders of FLARE's jobs that are unchanged for a long time; return them."""
     oldest = time.time() - JOB_DAYS * 86400
     others = [path for path in folder.iterdir() if path.name != but and path.is_dir()] if folder.is_dir() else []
     jobs = [path for path in others if is_job(path.name)]

@@ -26,7 +26,7 @@ class StudyProgress(msgspec.Struct):
     waiting: dict[str, str] = {}  # for which sites, and why
     lost: dict[str, str] = {}
     error: str = ""
-    final: bool = False  # it has ended, and will not go on if it is submitted again
+    final: bool = False  # it has ended, and will not continue if it is submitted again
     seconds: dict[str, float] = {}  # when each stage began: seconds since 1970
     spent: dict[str, float] = {}  # seconds of training: at the slowest site of every wave, on the wire, in all
     rounds: int = 0  # the last one of this stage, if that is known
@@ -44,13 +44,13 @@ class ProgressWriter(Listener):
         self.now = StudyProgress(job)
 
     def stage(self, name: str, rounds: int = 0, *, final: bool = False) -> None:
-        """Note that a stage begins, and when; it ends with the round ``rounds`` at the latest, if that is known."""
+        """Record that a stage begins, and when; it ends with the round ``rounds`` at the latest, if that is known."""
         self.now.stage, self.now.rounds, self.now.final = name, rounds, self.now.final or final
         self.now.seconds[name] = time.time()
         self.write()
 
     def on(self, event: Event) -> None:
-        """Note an event of the federation."""
+        """Record an event of the federation."""
         self.now.round = event.round
         if event.what == "waiting":
             self.now.waiting[event.site] = event.kind

@@ -35,7 +35,7 @@ _SITE, _SERVER = "nvflare.private.fed.app.client.worker_process", "nvflare.priva
 
 
 class _ReadyLauncher(ProcessJobLauncher):
-    """Gives a job to the process that waits; starts a process as FLARE does where none waits."""
+    """Gives a job to the waiting process; without one, starts a process as FLARE does."""
 
     program = ""  # what FLARE starts
 
@@ -46,7 +46,7 @@ class _ReadyLauncher(ProcessJobLauncher):
         self._lock = threading.Lock()
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Make a process ready when the machine's client or server starts, and end it with them."""
+        """Prepare a process when the machine's client or server starts, and end it with them."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.SYSTEM_START:
             self.prepare()
@@ -69,7 +69,7 @@ class _ReadyLauncher(ProcessJobLauncher):
         return super().launch_job(job_meta, fl_ctx)
 
     def prepare(self) -> None:
-        """Start a process that makes itself ready, if none waits."""
+        """Start a process that prepares itself, if none waits."""
         with self._lock:
             if not self._off and (self._waiting is None or self._waiting.poll() is not None):
                 self._waiting = subprocess.Popen(  # noqa: S603  our own interpreter
@@ -82,7 +82,7 @@ class _ReadyLauncher(ProcessJobLauncher):
         return waiting
 
     def _give(self, waiting: subprocess.Popen[bytes], job_meta: dict[str, Any], fl_ctx: Any) -> bool:
-        """Hand a job over; return whether there was somebody to take it."""
+        """Hand a job over; return whether a process took it."""
         _, _, program, *arguments = shlex.split(self.get_command(job_meta, fl_ctx))  # python -m program ...
         if program != self.program:
             return False
@@ -98,7 +98,7 @@ class _ReadyLauncher(ProcessJobLauncher):
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that waits; it has nothing to lose."""
+    """End a waiting process, which has nothing to lose."""
     process.kill()
     process.wait()
     with contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ class SiteLauncher(_ReadyLauncher, ClientProcessJobLauncher):
 
 
 class ServerLauncher(_ReadyLauncher, ServerProcessJobLauncher):
-    """Starts the coordinator's part of a job, and notes which process that is: the supervisor waits while it runs."""
+    """Starts the coordinator's part of a job, and records its process: the supervisor waits while it runs."""
 
     program = _SERVER
 

@@ -1,9 +1,9 @@
-"""A process with everything loaded that waits for a job: started by a launcher (``launchers.py``), given one job, done.
+"""A waiting process with everything loaded: a launcher (``launchers.py``) starts it and gives it a single job.
 
-Loading Python, FLARE, silvan and its compiled kernels takes some seconds of a processor, and the other processes of a
-job do the same at the same time. Here it is done before there is a job; as soon as there is one, only what it needs. A
-job comes as a line on standard input; the process then becomes what FLARE would have started. If the launcher ends, so
-does a process that waits.
+Loading Python, FLARE, silvan and its compiled kernels takes some seconds of CPU time, and the other processes of a job
+do the same at the same time. Here it is done before there is a job; as soon as there is one, only what it needs. A job
+arrives as a line on standard input; the process then becomes what FLARE would have started. If the launcher ends, so
+does a waiting process.
 """
 
 import contextlib
@@ -44,15 +44,15 @@ def load(program: str) -> None:
 
 
 def _job_waits() -> bool:
-    """Whether a job is already there, or nobody is left to assign one."""
-    with contextlib.suppress(OSError, ValueError):  # pipes cannot be looked at everywhere
+    """Whether a job has arrived, or nobody is left to send one."""
+    with contextlib.suppress(OSError, ValueError):  # pipes cannot be polled everywhere
         return bool(select.select([sys.stdin], [], [], 0)[0])
     return False
 
 
 def main(program: str) -> None:
     """Load everything, wait for a job, and become its process."""
-    with contextlib.suppress(Exception):  # whatever is wrong shows in the job, which loads what is not loaded
+    with contextlib.suppress(Exception):  # errors show in the job, which loads what is missing
         load(program)
     line = sys.stdin.buffer.readline()
     if not line:

@@ -39,14 +39,14 @@ log = logging.getLogger("silvan.jobs")
 class SiteExecutor(Answering):
     """A site's side of a study, in the site's process of a job."""
 
-    __module__ = "silvan.deploy.jobs"  # as jobs name it
+    __module__ = "silvan.deploy.jobs"  # the name that jobs use
 
     def __init__(self, study: str, sites: list[str], without: dict[str, str], version: str) -> None:
         super().__init__(study)
         self.sites, self.version = sites, version
 
     def make_server(self, folders: JobFolders) -> ChunkServer:
-        """Make the site from its folder; it answers when its owner agrees, and reads its table only then."""
+        """Create the site from its folder; it replies once its owner has approved, and reads its table only then."""
         files: SiteFiles | None = None
         try:
             if not (folders.root.parent / MEMBER).is_file() and (folders.local / SETTINGS).is_file():
@@ -64,13 +64,13 @@ class SiteExecutor(Answering):
             return ChunkServer(lambda data, verb: b"", lambda: refusal)
 
     def _read_study(self) -> Study:
-        _check_version(self.version)  # first: the text may be one that this version cannot read
+        _check_version(self.version)  # first: this version may be unable to read the text
         return parse_remote_study(self.study)
 
     def _serve_member(self, member: JoinedSite, study: Study, folders: JobFolders) -> ChunkServer:
         """Serve a study at a site that has joined."""
         remove_old_jobs(folders.root, but=folders.job)
-        member.note_policy(owner_of(member.settings_file))  # it may have been changed without a restart
+        member.note_policy(owner_of(member.settings_file))  # it may have changed without a restart
         member.note_study(study)
         if (member.roster() or member.pin_roster()) is None:
             raise InputError("not all sites have joined")
@@ -123,7 +123,7 @@ def _answering(
 
 
 def _waits(member: SiteFiles, study: Study) -> ChunkReply | None:
-    """Return what a site says while its owner has not approved a study, or has declined it; None if it answers."""
+    """Return what a site reports while its owner has not approved a study, or has declined it; None if approved."""
     why = member.declined(study)
     if why is not None:
         return ChunkReply("declined", text=f"its owner declined the study: {why}")
@@ -133,7 +133,7 @@ def _waits(member: SiteFiles, study: Study) -> ChunkReply | None:
 
 
 def open_site_of(files: SiteFiles, study: Study, roster: Roster | None) -> SiteWithSplits:
-    """Make a site that answers, if its table is the one that it was."""
+    """Create a site that replies, if its table is unchanged."""
     if roster is None:
         raise InputError("there is no list of keys any more; without one nothing is answered")
     check_splits(files, study)
@@ -144,7 +144,7 @@ def open_site_of(files: SiteFiles, study: Study, roster: Roster | None) -> SiteW
         if not isinstance(site.outbox, Gate):
             raise
         log.error("%s", error)
-        site.outbox.close_rows(str(error))  # it may still take the results of a study that is over
+        site.outbox.close_rows(str(error))  # it may still accept the results of a finished study
     site.signer = Signer(files.name, files.folder.key, roster)
     if not study.by_columns:
         restore_sampling_key(site, study.unique_name)
@@ -152,7 +152,7 @@ def open_site_of(files: SiteFiles, study: Study, roster: Roster | None) -> SiteW
 
 
 def _refusal(error: Exception, files: SiteFiles | None, study: Study | None = None) -> ChunkReply:
-    """Note an error for the site's owner, and return what others may know of it."""
+    """Record an error for the site's owner, and return what others may know about it."""
     log.error("%s", error, exc_info=not isinstance(error, SilvanError))
     if files is not None:
         note_error(files.path, "" if study is None else study.unique_name, error)

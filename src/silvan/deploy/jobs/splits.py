@@ -1,7 +1,7 @@
 """The splits of a study that evaluates every row: for a site's gate each is a separate study, under one approval.
 
-Sites draw the rows of a split by a secret of their own. Sums over a hundred parts of a table would tell its rows to who
-knew which row is in which part.
+A secret of each site assigns its rows to splits. Otherwise sums over a hundred parts of a table would reveal rows to
+anyone who knew the parts.
 """
 
 from dataclasses import replace
@@ -18,17 +18,17 @@ from silvan.study.study import Study
 
 
 class SiteWithSplits:
-    """A site that answers a study, as ``site`` does, and its splits; ``last_error`` is that of the last answer."""
+    """A site that serves a study and its splits; ``last_error`` is that of the last reply."""
 
     def __init__(self, site: Site, files: SiteFiles, study: Study) -> None:
         self.site, self._files, self._study = site, files, study
         self.last_error: Exception | None = None
         parts = study.parts_of_splits(files.sites_of(study))
         self._parts = {part.study(study.unique_name): part for part in parts if site.name in part.members([site.name])}
-        self._split = "", site  # the one that was asked for last: they come one after the other
+        self._split = "", site  # the last requested one, because they come one after the other
 
     def receive(self, data: bytes, verb: Verb) -> bytes:
-        """Answer one message; if it belongs to no split of the study, as the site itself does."""
+        """Handle one message; if it belongs to no split of the study, as the site itself does."""
         site = self.site
         try:
             name = wire.decode(data, SignedMessage).study
@@ -53,7 +53,7 @@ def check_splits(files: SiteFiles, study: Study) -> None:
 
 
 def make_split(site: Site, files: SiteFiles, study: Study, split: Split) -> Site:
-    """Make a site whose test rows are those of a split, of the same table and with the same keys."""
+    """Create a site with a split's test rows, the same table and the same keys."""
     fold = split if isinstance(split, Fold) else None
     settings = replace(site.settings, test=split.test, fold=fold, test_key=fold_key(files, study), results=None)
     made = site.rebuilt(settings, outbox=files.gate(study, split))

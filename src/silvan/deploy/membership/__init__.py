@@ -1,1 +1,1 @@
-"""Who is in a federation, and what each keeps on disk: keys, certificates, invitations, startup kits, site folders."""
+"""Members of a federation, and what each keeps on disk: keys, certificates, invitations, startup kits, site folders."""

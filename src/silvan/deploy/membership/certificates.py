@@ -52,7 +52,7 @@ def load_key(path: Path) -> rsa.RSAPrivateKey:
 
 @lru_cache(maxsize=16)
 def _read_key(data: bytes) -> PrivateKeyTypes:
-    """Read a key once: whether its primes are primes is checked, which takes long."""
+    """Read a key once, because checking that its primes are prime takes long."""
     return serialization.load_pem_private_key(data, password=None)
 
 
@@ -118,12 +118,12 @@ def read_certificate(data: bytes) -> x509.Certificate:
 
 
 def read_der(data: bytes) -> x509.Certificate:
-    """Read a certificate as TLS has it."""
+    """Read a certificate in the form that TLS uses."""
     return x509.load_der_x509_certificate(data)
 
 
 def key_digest(made: x509.Certificate | bytes) -> str:
-    """Name the key that a certificate is for, or that a request for one (PEM) asks for: it stays when it is renewed."""
+    """Return the digest of the key in a certificate or in a request for one (PEM); renewal does not change it."""
     if isinstance(made, bytes):
         request = b"CERTIFICATE REQUEST" in made
         made = x509.load_pem_x509_csr(made) if request else read_certificate(made)  # type: ignore[assignment]
@@ -153,7 +153,7 @@ _ROOT_ENDS = "make a new federation, and have all sites join it"
 
 
 def ends_soon(certificate: x509.Certificate) -> bool:
-    """Whether a certificate has ended, or is about to."""
+    """Whether a certificate has expired, or will soon."""
     return certificate.not_valid_after_utc - datetime.now(UTC) < SOON
 
 

@@ -43,7 +43,7 @@ _HOST = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")
 
 
 class SiteEntry(msgspec.Struct):
-    """What the coordinator knows of a site; the keys are empty until it has joined."""
+    """What the coordinator knows about a site; the keys are empty until it has joined."""
 
     invited: str = ""  # digest of the secret of the last invitation
     until: str = ""  # when that invitation ends
@@ -51,7 +51,7 @@ class SiteEntry(msgspec.Struct):
     seal: str = ""
     joined: str = ""
     certificate: str = ""  # the digest of the key in its certificate
-    stopped: str = ""  # why it may not connect for now, though it has joined
+    stopped: str = ""  # why it may not connect at present, although it has joined
 
 
 class Content(msgspec.Struct):
@@ -66,7 +66,7 @@ class Content(msgspec.Struct):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """A site's place in a federation: what an invitation says of it, and what the site keeps in ``member.json``."""
+    """A site's place in a federation: the content of an invitation, which the site keeps in ``member.json``."""
 
     federation: str
     site: str
@@ -82,7 +82,7 @@ class Membership(msgspec.Struct, frozen=True):
 
     @property
     def trusted(self) -> Trusted:
-        """What the site trusts since it was invited: the coordinator's key, and the root certificate."""
+        """What an invited site trusts: the coordinator's key, and the root certificate."""
         return Trusted(read_public(self.coordinator), self.root)
 
 
@@ -222,7 +222,7 @@ class CoordinatorFiles:
     def admit(self, asked: JoinRequest) -> Granted:
         """Admit an invited site: keep its public keys and sign its certificate; the invitation is used up.
 
-        Nothing is signed, and nothing but the name and the secret is looked at, before the secret is known to be right.
+        Nothing is signed, and only the name and the secret are read, before the secret has been verified.
         """
         site, own, trusted = asked.site, self.key, self.trusted
         with self.changing() as content:
@@ -260,7 +260,7 @@ class CoordinatorFiles:
         return Granted.make(self.key, asked.statement(trusted), certificate)
 
     def fingerprints(self) -> dict[str, str]:
-        """Return of each site that has joined the words that its owner compares with the coordinator."""
+        """Return the words of each joined site, which its owner compares with the coordinator."""
         trusted, joined = self.trusted, {name: entry for name, entry in self.read().sites.items() if entry.key}
         return {n: trusted.words(n, read_public(entry.key), read_public(entry.seal)) for n, entry in joined.items()}
 
@@ -279,19 +279,19 @@ class CoordinatorFiles:
             del content.sites[site]
 
     def stop_site(self, site: str, why: str) -> None:
-        """Let a site connect no more until the coordinator's owner lets it in again."""
+        """Keep a site from connecting until the coordinator's owner readmits it."""
         with self.changing() as content:
             _entry(content, site).stopped = f"{why}, on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC"
 
     def readmit(self, site: str) -> str:
-        """Let a site connect again that was stopped; return why it was, empty if it was not."""
+        """Readmit a stopped site; return why it was stopped, empty if it was not."""
         with self.changing() as content:
             entry = _entry(content, site)
             why, entry.stopped = entry.stopped, ""
             return why
 
     def stopped(self) -> dict[str, str]:
-        """Return the sites that may not connect for now, and why."""
+        """Return the sites that may not connect at present, and why."""
         return {name: entry.stopped for name, entry in self.read().sites.items() if entry.stopped}
 
     def roster(self, needed: list[str] | None = None) -> Roster:
@@ -316,7 +316,7 @@ class RosterChange(NamedTuple):
     changed: list[str]
 
     def describe(self) -> str:
-        """Return what changed, as text; empty if nothing did."""
+        """Return the changes as text; empty if there are none."""
         parts = {"joined": self.added, "taken out": self.removed, "with other keys": self.changed}
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in parts.items() if names)
 
@@ -347,7 +347,7 @@ def _entry(content: Content, site: str) -> SiteEntry:
 
 
 def check_name(what: str, name: str) -> None:
-    """Raise an error unless a name can be that of a folder, of a certificate and of a site in a study."""
+    """Raise an error unless a name is valid for a folder, a certificate and a site in a study."""
     if not _NAME.fullmatch(name) or name in ("all", "server", "admin"):
         raise InputError.wrong(
             what, "of small letters, digits and hyphens, at most 41 of them, and not 'all', 'server' or 'admin'", name
@@ -355,13 +355,13 @@ def check_name(what: str, name: str) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raise ``InputError`` for a folder from which FLARE cannot start a job: it cuts commands at spaces."""
+    """Raise ``InputError`` for a folder from which FLARE cannot start a job, because it splits commands at spaces."""
     if any(c.isspace() for c in str(path.resolve())):
         raise InputError(f"{path}: FLARE starts no job in a folder with a space in its path; name another folder")
 
 
 def _check_host(host: str) -> None:
-    """Raise an error unless this can be the name or the number of a machine."""
+    """Raise an error unless this is a valid name or address of a machine."""
     if not _HOST.fullmatch(host):
         raise InputError(f"the address must be the name or the number of a machine, got {host!r}")
 

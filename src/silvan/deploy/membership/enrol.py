@@ -2,7 +2,7 @@
 
 Callers name its protocol in their first message (``service/one_port.py``). A site trusts it by the root certificate and
 the coordinator's key in its invitation; it admits a site by the invitation's secret, once, and by proof that the keys
-are the site's own (``join_requests.py``). It renews certificates by the site's key. It tells nothing but versions, the
+are the site's own (``join_requests.py``). It renews certificates by the site's key. It discloses only versions, the
 time, public keys, and which sites are stopped.
 """
 
@@ -43,7 +43,7 @@ class SiteKeys(msgspec.Struct, frozen=True):
 
     key: str
     seal: str
-    stopped: str = ""  # why it may not connect for now
+    stopped: str = ""  # why it may not connect at present
 
 
 class CoordinatorInfo(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             length = int(self.headers.get("Content-Length") or 0)
             if self.path not in ("/join", "/renew") or not 0 < length <= _MAX_BODY:
-                self.rfile.read(min(max(length, 0), 16 * _MAX_BODY))  # unread, the sender would not get the answer
+                self.rfile.read(min(max(length, 0), 16 * _MAX_BODY))  # unread, the sender would not get the reply
                 raise InputError("there is nothing here")
             body = self.rfile.read(length)
             if self.path == "/renew":
@@ -150,12 +150,12 @@ class _Server(ThreadingHTTPServer):
             super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write what went wrong to the log."""
+        """Write errors to the log."""
         log.info("a request could not be answered", exc_info=True)
 
 
 def make_server(hub: CoordinatorFiles) -> ThreadingHTTPServer:
-    """Return the service of a federation, for callers that are passed to it; it does not listen on a port itself."""
+    """Return the service of a federation, for callers passed to it; it does not listen on a port itself."""
     content, startup = hub.read(), hub.path / "server" / "startup"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -174,7 +174,7 @@ def ask_coordinator(host: str, port: int, root: str) -> CoordinatorInfo:
 def call(
     host: str, port: int, root: str, path: str, answer: type[Answer], content: msgspec.Struct | None = None
 ) -> Answer:
-    """Send a request to the service and return its answer; raise ``FederationError`` if there is none."""
+    """Send a request to the service and return its reply; raise ``FederationError`` if there is none."""
     context = ssl.create_default_context(cadata=root)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.set_alpn_protocols([JOINING])

@@ -1,9 +1,9 @@
 """Fingerprints of keys in words, to compare by telephone: a word encodes 8 bits of a digest.
 
-Eight words of what a site and the coordinator know of each other: who is in between shows the site keys before it knows
-the site's, and must then find others that give the coordinator the same words, in 2**64 tries. Sixteen of all keys
-together: a coordinator that shows each site another list chooses both, and two that agree in 64 bits are found in 2**32
-tries.
+Eight words cover what a site and the coordinator know about each other. An attacker in between shows the site keys
+before knowing the site's, and must then find others that give the coordinator the same words, in 2**64 attempts.
+Sixteen words cover all keys together: a coordinator that shows each site another list chooses both lists, and finds
+two that agree in 64 bits in 2**32 attempts.
 """
 
 import hashlib

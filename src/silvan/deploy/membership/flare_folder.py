@@ -1,4 +1,4 @@
-"""What silvan keeps in the folders of a FLARE federation that others have set up.
+"""silvan's files in the folders of a FLARE federation that others have set up.
 
 ::
 
@@ -36,7 +36,7 @@ _PLACE, _ROSTERS, _INTRODUCTIONS = "flare.json", "rosters", "introductions.json"
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """The contents of ``flare.json``: whose files these are."""
+    """The contents of ``flare.json``: the party that these files belong to."""
 
     site: str
     workspace: str
@@ -59,7 +59,7 @@ class FlareSite(SiteFiles):
 
     @classmethod
     def of_job(cls, workspace: Path, name: str) -> "FlareSite":
-        """Return the site that a job runs at, and note where its folder is for its owner's commands."""
+        """Return the site that a job runs at, and record the place of its folder for its owner's commands."""
         site = cls(workspace, name)
         site.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         keep_log(site.path)
@@ -83,7 +83,7 @@ class FlareSite(SiteFiles):
         return own if credentials is None else credentials.sign(own, study)
 
     def pin_roster(self, study: Study, everybody: Sequence[SignedKeys]) -> Roster:
-        """Check everybody's introductions and keep their keys; raise ``FederationError`` if those kept are others."""
+        """Check everybody's introductions and store their keys; raise ``FederationError`` if other keys are stored."""
         roster = read_roster(study, everybody, self.credentials)
         path = self.path / _ROSTERS / f"{study.digest}.json"
         if path.exists():
@@ -127,7 +127,7 @@ def is_site(folder: Path) -> bool:
 
 
 def is_flare_server(folder: Path) -> bool:
-    """Whether a folder is that of a server which FLARE provisioned."""
+    """Whether a folder belongs to a server that FLARE provisioned."""
     return (folder / "startup" / "server.crt").is_file() and (folder / "local").is_dir()
 
 
@@ -136,7 +136,7 @@ def is_flare_server(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Parties:
-    """Who takes part in a job: all sites, those it goes on without and why, and the coordinator's signer."""
+    """The participants of a job: all sites, the missing ones and why, and the coordinator's signer."""
 
     sites: list[str]
     without: dict[str, str]
@@ -159,9 +159,9 @@ class FlareServer:
         return Run(self.path / "runs" / study.folder)
 
     def meet(self, job: Carrier, study: Study, run: Run) -> Parties:
-        """Introduce all parties to each other; those of a study that goes on are those it began with.
+        """Introduce all parties to each other; a resumed study keeps its original ones.
 
-        A site that is not there is done without if the study's quorum allows it.
+        A missing site is left out if the study's quorum allows it.
         """
         key = Key.at(self.path / "coordinator.key")
         credentials = None if self._simulator else Credentials.read(self.workspace / "startup", "server")
@@ -195,7 +195,7 @@ def _read_introductions(run: Run) -> dict[str, SignedKeys]:
 
 
 def copy_results(run: Run, folder: Path) -> None:
-    """Copy what came out of a study, which is all of its run folder but the journal and the introductions."""
+    """Copy the results of a study: its run folder without the journal and the introductions."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in run.folder.iterdir() if run.folder.is_dir() else ():
         if path.is_file() and not path.name.startswith((JOURNAL, LEARNT, _INTRODUCTIONS, ".")):

@@ -1,8 +1,8 @@
 """Introductions: how parties that FLARE has provisioned learn each other's keys when a study begins.
 
-Each party signs its keys with the key of its FLARE certificate. The coordinator collects the introductions and hands
-all of them out; every site checks each against the root certificate in its own startup folder. So the trust is that in
-FLARE's provisioning: whoever holds the root key can introduce somebody under another's name.
+Each party signs its keys with the key of its FLARE certificate. The coordinator collects and distributes the
+introductions; every site checks each against the root certificate in its own startup folder. So the trust is that in
+FLARE's provisioning: the holder of the root key can introduce somebody under another's name.
 """
 
 import logging
@@ -58,7 +58,7 @@ class ExchangeKeys(msgspec.Struct, frozen=True):
 
 
 class Introduced(msgspec.Struct, frozen=True):
-    """A site's own introduction, and why it does not accept those of the others, if so."""
+    """A site's own introduction, or why it rejects those of the others."""
 
     own: SignedKeys | None = None
     refused: str = ""
@@ -95,7 +95,7 @@ class Credentials:
         return msgspec.structs.replace(introduction, certificate=pem(self.certificate), signature=signature)
 
     def check(self, introduction: SignedKeys, study: Study) -> None:
-        """Raise ``FederationError`` unless whom it names signed the introduction, by a certificate of the root's."""
+        """Raise ``FederationError`` unless the named party signed the introduction, certified by the root."""
         who = f"site {introduction.name!r}" if introduction.name else "the coordinator"
         try:
             certificate = read_certificate(introduction.certificate)
@@ -156,7 +156,7 @@ Begin = Callable[[Sequence[SignedKeys]], tuple[Receive, Ready]]
 
 
 class IntroducedSite:
-    """Takes everybody's introductions, and after that the messages of the study.
+    """Accepts everybody's introductions, and after that the messages of the study.
 
     ``begin`` returns what answers messages, and when, given the introductions; it raises an error if they are not
     accepted, whose text, as far as it may leave the site, ``plain`` returns.
@@ -168,11 +168,11 @@ class IntroducedSite:
         self._begun: tuple[Receive, Ready] | None = None
 
     def ready(self) -> ChunkReply | None:
-        """Return why messages are not answered yet; introductions always are."""
+        """Return why messages are refused for now; introductions never are."""
         return None if self._begun is None else self._begun[1]()
 
     def receive(self, data: bytes, verb: Verb) -> bytes:
-        """Answer a message, or take introductions."""
+        """Handle a message, or store introductions."""
         if data.startswith(_PREFIX):
             return wire.encode(self._introduce(wire.decode(data[len(_PREFIX) :], ExchangeKeys)))
         if self._begun is None:
@@ -203,11 +203,11 @@ class Carrier(Protocol):
         """Wait."""
 
     def takes_part(self, site: str) -> bool:
-        """Whether a site is in the job at all."""
+        """Whether a site takes part in the job."""
 
 
 def collect(job: Carrier, sites: Sequence[str], timeout: float) -> dict[str, SignedKeys | Exception]:
-    """Ask sites to introduce themselves; return what each answered, or why it did not."""
+    """Ask sites to introduce themselves; return each reply, or why there is none."""
     replies = _ask_all(job, sites, ExchangeKeys(), timeout)
     found: dict[str, SignedKeys | Exception] = {}
     for site, reply in replies.items():
@@ -221,7 +221,7 @@ def collect(job: Carrier, sites: Sequence[str], timeout: float) -> dict[str, Sig
 
 
 def hand_out(job: Carrier, sites: Sequence[str], everybody: Sequence[SignedKeys], timeout: float) -> None:
-    """Send sites everybody's introductions; raise an error if one does not accept them."""
+    """Send sites everybody's introductions; raise an error if one rejects them."""
     for site, reply in _ask_all(job, sites, ExchangeKeys(list(everybody)), timeout).items():
         if isinstance(reply, Exception):
             raise reply
@@ -248,7 +248,7 @@ def _ask_all(
             try:
                 answer, _ = send_in_chunks(lambda piece: job.carry(site, piece, _WAIT), data, "ask", give_up=late)
                 return wire.decode(answer, Introduced)
-            except (WaitingError, DeclinedError):  # that is about the study, so it has accepted the introductions
+            except (WaitingError, DeclinedError):  # about the study: introductions are accepted
                 return Introduced()
             except UnreachedError as error:
                 if late():

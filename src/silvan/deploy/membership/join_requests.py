@@ -1,8 +1,8 @@
-"""A site's requests for a certificate: to join, and to renew; which keys it has, for whom, and proof that it has them.
+"""A site's requests for a certificate, to join and to renew: its keys, their purpose, and proofs of possession.
 
 A request is signed with the site's key, over the coordinator's key and root certificate as the site has them from its
-invitation. So one that was made for a coordinator in the middle is none for the true one. The key for sealing cannot
-sign: its proof is a digest under what it has in common with a key of the coordinator's. The key for TLS signs the
+invitation. So a request made for an attacker in the middle is invalid at the true coordinator. The sealing key cannot
+sign: its proof is a digest under a secret that it shares with a key of the coordinator. The key for TLS signs the
 request for its certificate, which the site's key signs, too.
 """
 
@@ -59,7 +59,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def make(cls, bare: "JoinRequest", trusted: Trusted, key: Key, store: Store, proof_key: str) -> "JoinRequest":
-        """Add a site's keys to a request, with proofs; ``proof_key`` is the coordinator's, for that of sealing."""
+        """Add a site's keys to a request, with proofs; ``proof_key`` is the coordinator's, for the sealing key."""
         sealing = secret_key(store)
         seal = sealing.public_key().public_bytes_raw().hex()
         bare = msgspec.structs.replace(bare, key=key.public.hex(), seal=seal)
@@ -73,7 +73,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
         return trusted.statement("join", self.site, secret, self.key, self.seal, request)
 
     def check(self, trusted: Trusted, coordinator: Key) -> None:
-        """Raise an error unless the site has the keys that it names, and made the request for this coordinator."""
+        """Raise an error unless the site has the named keys, and made the request for this coordinator."""
         statement, key, seal = self.statement(trusted), read_public(self.key), read_public(self.seal)
         right = _seal_proof(_proof_secret(coordinator), seal, statement)
         signed = is_signed(key, _bytes(self.signature), statement)
@@ -114,19 +114,19 @@ _NOT_MADE_FOR_US = (
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """A certificate (PEM), and the coordinator's signature: that it gave it for this very request."""
+    """A certificate (PEM), and the coordinator's signature over it and this request."""
 
     certificate: str
     signature: str = ""
 
     @classmethod
     def make(cls, coordinator: Key, statement: bytes, certificate: bytes) -> "Granted":
-        """Sign a certificate as the answer to a request."""
+        """Sign a certificate as the reply to a request."""
         signature = coordinator.sign(_answer(statement, certificate))
         return cls(certificate.decode(), signature.hex())
 
     def check(self, trusted: Trusted, statement: bytes) -> x509.Certificate:
-        """Return the certificate; raise an error unless the coordinator gave it for this request."""
+        """Return the certificate; raise an error unless the coordinator issued it for this request."""
         certificate = self.certificate.encode()
         if not is_signed(trusted.coordinator, _bytes(self.signature), _answer(statement, certificate)):
             raise InputError("who answers has not the coordinator's key of the invitation; speak to its owner")
@@ -134,7 +134,7 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 def proof_key(coordinator: Key) -> str:
-    """Return the public key by which sites prove that they have their key for sealing."""
+    """Return the public key by which sites prove that they have their sealing key."""
     return _proof_secret(coordinator).public_key().public_bytes_raw().hex()
 
 

@@ -127,7 +127,7 @@ class JoinedSite(SiteFiles):
     # -- everybody's keys
 
     def roster(self) -> Roster | None:
-        """Return everybody's keys as this site keeps them; None until all had joined."""
+        """Return everybody's keys as stored by this site; None until all had joined."""
         return Roster.load(self.path / ROSTER) if (self.path / ROSTER).exists() else None
 
     def latest_roster(self) -> Roster | None:
@@ -148,7 +148,7 @@ class JoinedSite(SiteFiles):
         )
 
     def check_admitted(self, told: CoordinatorInfo) -> None:
-        """Raise ``FederationError`` if the coordinator has taken this site out, or has stopped it."""
+        """Raise ``FederationError`` if the coordinator has removed this site, or has stopped it."""
         own = told.sites.get(self.name)
         if own is None or (own.key and own.key != self.folder.public().hex()):
             raise FederationError("the coordinator has taken this site out, or another has joined in its name; ask why")
@@ -156,10 +156,10 @@ class JoinedSite(SiteFiles):
             raise FederationError(f"the coordinator has stopped this site: {own.stopped}. {COPIES}")
 
     def pin_roster(self) -> Roster | None:
-        """Keep everybody's keys once all have joined, and return those kept.
+        """Store everybody's keys once all have joined, and return the stored ones.
 
-        Sites that joined or were taken out since are for the owner to accept; until then the old list counts. Another
-        key of a site that is kept is an error.
+        The owner must accept sites that joined or were removed since; until then the old list counts. A changed key
+        of a known site is an error.
         """
         pinned, latest = self.roster(), self.latest_roster()
         if latest is None:
@@ -194,7 +194,7 @@ class JoinedSite(SiteFiles):
             raise FederationError("the coordinator does not know this site's key; was the site taken out?")
 
     def note_sites(self, study: Study, sites: list[str]) -> None:
-        """Keep which sites a study has that names none; they stay the same though others join the federation."""
+        """Store the sites of a study that names none; they stay the same even if others join the federation."""
         unknown = sorted(set(sites) - set(roster.sites)) if (roster := self.roster()) is not None else []
         if unknown:
             raise FederationError(
@@ -209,7 +209,7 @@ class JoinedSite(SiteFiles):
 
 
 def _ask_for_certificate(own: Membership, startup: Path, path: str, asked: JoinRequest | RenewRequest) -> None:
-    """Ask for a site's certificate and write it; raise an error unless it is for the site's key, by the authority."""
+    """Request a site's certificate and write it; raise an error unless it is for the site's key, by the authority."""
     trusted = own.trusted
     certificate = call(*own.service, path, Granted, asked).check(trusted, asked.statement(trusted))
     certificates.check_certificate(certificate, certificates.read_certificate(trusted.root.encode()))
@@ -232,5 +232,5 @@ def _settings_text(
 
 
 def _toml(value: Any) -> str:
-    """Return a value as TOML; text, numbers, truth values and lists of text look the same in JSON."""
+    """Return a value as TOML; text, numbers, booleans and lists of text look the same in JSON."""
     return msgspec.json.encode(value).decode()

@@ -1,9 +1,9 @@
-"""What a site keeps for studies, whoever has set up its federation, and where its table is read from."""
+"""The files of a site for studies, in any kind of federation, and the source of its table."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -18,10 +18,11 @@ from silvan.deploy.membership.fingerprint import fingerprint
 from silvan.errors import InputError, SchemaError
 from silvan.federation.keys import Roster
 from silvan.federation.store import FileStore
-from silvan.privacy.gate import Gate, Policy, PolicyBetweenMachines
+from silvan.privacy.gate import Gate
 from silvan.privacy.identity.seal import public_key
 from silvan.privacy.ledger import LEDGER
 from silvan.privacy.noise.budget import Budget
+from silvan.privacy.policy import Policy, PolicyBetweenMachines
 from silvan.privacy.site_folder import EVERYTHING, KEY, Approval, SiteFolder
 from silvan.privacy.terms import Terms
 from silvan.study.parse import check_policy, check_reading, parse_remote_study
@@ -42,11 +43,12 @@ _POLICY = "policy as noted"
 
 
 class SiteFiles:
-    """What a site keeps for studies in a folder, whoever has set up its federation; its owner edits the settings."""
+    """The files of a site for studies, in any kind of federation; its owner edits the settings."""
 
     known_settings: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(("table", "query", "cluster", "id", "predict", "notify"), str),
         "memory": Annotated[str, about(expected="a number of bytes, or text such as '2GB'", check=read_size)],
+        "device": Literal["auto", "cpu", "cuda"],
         "freeze": bool,
         "reading": Any,
         "policy": Any,
@@ -73,7 +75,7 @@ class SiteFiles:
         if not problems.found:
             _check_source(found, problems)
         problems.stop()
-        for key in ("table", "predict"):  # a relative path is one from the file's folder
+        for key in ("table", "predict"):  # a relative path starts at the file's folder
             if key in found and is_hospital(found[key]):
                 found[key] = hospital_rows(found[key].replace("{site}", self.name)).beside(path.parent).source.text
             elif key in found and not is_url(found[key]):
@@ -104,7 +106,7 @@ class SiteFiles:
         return Budget(self.policy.epsilon, self.path / BUDGET, self.name)
 
     def gate(self, study: Study, split: Split | None = None) -> Gate:
-        """Return the gate that every answer in a study, or in a part of one of its splits, passes on its way out."""
+        """Return the gate that every reply in a study, or in a part of one of its splits, passes on its way out."""
         name, every = study.unique_name if split is None else split.study(study.unique_name), self.sites_of(study)
         sites = every if split is None else split.members(every)
         text, left_out = text_of(study, name), frozenset(every) - frozenset(sites)
@@ -129,24 +131,24 @@ class SiteFiles:
     # -- studies
 
     def note_study(self, study: Study) -> None:
-        """Keep the text of a study that came in, for the owner to read."""
+        """Store the text of a study, for the owner to read."""
         (self.path / "asked").mkdir(exist_ok=True)
         write_whole(self._asked(study, "toml"), study.text.encode())
 
     def approve(self, approval: Approval) -> Approval:
-        """Approve a study, and write to the ledger who did."""
+        """Approve a study, and record in the ledger who did."""
         made = self.folder.approvals.approve(approval)
         kinds = "all kinds" if EVERYTHING in made.messages else count_of(len(made.messages), "kind")
         self.folder.note_decision(self.name, made.study, f"the study was approved: {kinds} of messages", made.by)
         return made
 
     def withdraw(self, study: str, by: str | None = None) -> None:
-        """Withdraw the approval of a study, by its name, and write to the ledger who did."""
+        """Withdraw the approval of a study, by its name, and record in the ledger who did."""
         self.folder.approvals.withdraw(study)
         self.folder.note_decision(self.name, study, "the approval of the study was withdrawn", by or acting_user())
 
     def note_policy(self, by: str | None = None) -> None:
-        """Write to the ledger that the policy is another one than was noted last: by whom, or whose file it is."""
+        """Record in the ledger that the policy changed since the last record: by whom, or whose file it is."""
         rules = {name: value for name, value in sorted(self.settings["policy"].items()) if value is not None}
         now = msgspec.json.encode(rules)
         before = self.store.get(_POLICY)
@@ -165,7 +167,7 @@ class SiteFiles:
         self.folder.note_decision(self.name, study.unique_name, f"the study was declined: {why}", by or acting_user())
 
     def declined(self, study: Study) -> str | None:
-        """Return why the owner declined a study; None if that is not so."""
+        """Return why the owner declined a study; None if the owner did not."""
         path = self._asked(study, "declined")
         return path.read_bytes().decode() if path.exists() else None
 
@@ -174,7 +176,7 @@ class SiteFiles:
         self._asked(study, "declined").unlink(missing_ok=True)
 
     def results_folder(self, study: Study) -> Path:
-        """Return the folder that the results of a study are kept in."""
+        """Return the folder for the results of a study."""
         return self.path / "results" / study.folder
 
     def coordinator_key(self, study: Study) -> bytes:
@@ -188,13 +190,13 @@ class SiteFiles:
         return self.path / "asked" / f"{study.digest}.{ending}"
 
     def studies(self) -> list[Study]:
-        """Return the studies that came in, the oldest first."""
+        """Return the studies that arrived, the oldest first."""
         files = sorted((self.path / "asked").glob("*.toml"), key=lambda path: path.stat().st_mtime)
         read = [parse_remote_study(path.read_bytes().decode()) for path in files]
         return list({study.unique_name: study for study in read}.values())
 
     def sites_of(self, study: Study) -> list[str]:
-        """Return the sites that a study begins with: those that it names or came with, or all that the site knows."""
+        """Return the sites at the start of a study: those that it names or came with, or all that the site knows."""
         if study.site_names is not None:
             return study.site_names
         if (noted := self._asked(study, "sites")).exists():
@@ -218,7 +220,7 @@ def _policy_changes(before: bytes | None, rules: dict[str, Any]) -> str:
 
 
 def absolute_path(table: str) -> str:
-    """Return the absolute path of a table's file, or its URL as it is; raise ``InputError`` if it does not exist."""
+    """Return the absolute path of a table's file, or its unchanged URL; raise ``InputError`` if it does not exist."""
     if is_hospital(table):
         return hospital_rows(table).beside(Path.cwd()).source.text
     if is_url(table):

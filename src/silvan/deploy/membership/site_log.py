@@ -25,7 +25,7 @@ class LastError(msgspec.Struct, frozen=True):
 
 
 def note_error(folder: Path, study: str, error: Exception) -> None:
-    """Keep an error for the site's owner; that this fails must not hide the error itself."""
+    """Store an error for the site's owner; a failure of this must not hide the error itself."""
     text = str(error) if isinstance(error, SilvanError | OSError) else f"a mistake in silvan ({type(error).__name__})"
     at = datetime.now(UTC).isoformat(timespec="seconds")
     try:

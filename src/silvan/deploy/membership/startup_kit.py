@@ -1,7 +1,7 @@
 """Writes FLARE's startup folders and jobs: only silvan's classes may run, no code is shipped, no logs are sent.
 
-The folders are not made by FLARE's provisioning, which makes all keys in one place and keeps them: here a site's key
-never leaves the site. The format is that of FLARE 2.9.
+We do not use FLARE's provisioning, which creates and stores all keys in one place: here a site's key never leaves the
+site. The format is that of FLARE 2.9.
 """
 
 import json
@@ -13,7 +13,7 @@ COORDINATOR = f"{JOBS}Coordinator"
 PROJECT = "silvan"
 ADMIN = "coordinator@silvan"
 SCHEME = "tcp"
-MEMBER = "member.json"  # beside FLARE's folder, where silvan has let a site join
+MEMBER = "member.json"  # beside FLARE's folder, if silvan created the site
 _LAUNCHERS, _COMMON = "silvan.deploy.jobs.launchers.", "nvflare.app_common."
 
 HEARTBEAT = 20
@@ -94,7 +94,7 @@ def write_admin(folder: Path, host: str, port: int) -> None:
 
 
 def process_file(job: Path) -> Path:
-    """Return the file that says which process runs the server's part of a job, in the job's folder at the server."""
+    """Return the file that names the process of the server's part of a job, in the job's folder at the server."""
     return job / "server.pid"
 
 

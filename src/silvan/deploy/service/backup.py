@@ -1,8 +1,8 @@
-"""Copies the folder of a site or a coordinator, so that it can be put back.
+"""Copies the folder of a site or a coordinator, so that it can be restored.
 
-A copy is made of everything but logs, process ids and the folders of FLARE's jobs. SQLite files are copied by SQLite
-itself. The files of a site note how far the others are, so they are copied while it is stopped; a copy says that it
-is one, and a site that is started from it first asks its owner.
+A copy contains everything except logs, process ids and the folders of FLARE's jobs. SQLite itself copies its files. The
+files of a site record each other's state, so they are copied while it is stopped; a copy is marked as one, and a site
+that is started from it first asks its owner.
 """
 
 import shutil
@@ -37,7 +37,7 @@ def backup_site(site: SiteFiles, target: Path) -> int:
 
 
 def backup_coordinator(folder: Path, target: Path) -> int:
-    """Copy a coordinator's folder, or what silvan keeps at FLARE's server, to a new one; return how many files."""
+    """Copy a coordinator's folder, or silvan's files at FLARE's server, to a new one; return the number of files."""
     if not is_flare_server(folder):
         return _copy_folder(CoordinatorFiles(folder).path, target)
     server = FlareServer(folder)
@@ -46,7 +46,7 @@ def backup_coordinator(folder: Path, target: Path) -> int:
 
 
 def _running(site: SiteFiles) -> int | None:
-    """Return the process id of a site that runs, as far as FLARE's scripts tell where these start it."""
+    """Return the process id of a running site, as far as FLARE's scripts show it."""
     if isinstance(site, JoinedSite):
         return process_of(site).pid
     for name in _PROCESSES:

@@ -1,4 +1,4 @@
-"""Checks of an installation and of a coordinator's or a site's folder: what was found, or what to do."""
+"""Checks of an installation and of a coordinator's or a site's folder: the findings, or what to do."""
 
 import os
 import platform
@@ -34,6 +34,7 @@ from silvan.federation.keys import Roster
 from silvan.privacy.file_marks import FileMarks
 from silvan.study.run_folder import RUN
 from silvan.study.study import Study
+from silvan.util.device import describe_device, why_unusable
 from silvan.util.files import UNREADABLE
 from silvan.util.readable import count_of, format_names
 
@@ -112,6 +113,7 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
     if isinstance(site, FlareSite):
         yield run_check("allow list", lambda: _allowed(site.workspace))
     yield run_check("table", lambda: _check_table(site))
+    yield run_check("device", lambda: _check_device(site.settings.get("device", "auto")))
     if isinstance(site, JoinedSite):
         yield from _check_connection(site)
         pid = process_of(site).pid
@@ -121,6 +123,16 @@ def _check_site(site: SiteFiles) -> Iterator[Check]:
         yield run_check("files", lambda: _check_files(site))
     else:
         yield Check("files", "look", "no study has been here yet")
+
+
+def _check_device(device: str) -> str:
+    """Return in words where trees grow; raise ``InputError`` if that is a graphics card that cannot be used."""
+    problem = None if device == "cpu" else why_unusable()
+    if device == "cuda" and problem is not None:
+        raise InputError(f"{problem}; until that is mended, the processor grows the trees")
+    if device == "cpu" or problem is not None:
+        return "trees grow on the processor"
+    return f"trees of {'large tables' if device == 'auto' else 'all tables'} grow on {describe_device()}"
 
 
 def _check_connection(member: JoinedSite) -> Iterator[Check]:
@@ -143,7 +155,7 @@ def _check_connection(member: JoinedSite) -> Iterator[Check]:
 def _check_table(site: SiteFiles) -> str:
     """Read the site's table; raise an error if that fails, or if it lacks columns of studies that are not over."""
     columns, rows = check_table(site.source(), memory=site.settings.get("memory"))
-    if not columns:  # each study makes its own
+    if not columns:  # each study creates its own
         return f"{site.settings['table']} has {rows}"
     for study in site.studies():
         if site.declined(study) is not None or (site.results_folder(study) / RUN).is_file():
@@ -165,7 +177,7 @@ def columns_named_by(study: Study) -> list[str]:
 
 
 def _check_files(member: SiteFiles) -> str:
-    """Check that a site's files know of the same answers; raise an error if one is behind."""
+    """Check that a site's files are consistent; raise an error if one is behind."""
     FileMarks(member.folder.ledger, member.budget(), member.store).check()
     return "ledger, privacy budget and store know of the same answers"
 
@@ -235,7 +247,7 @@ _ROOT_ENDS = "it is the federation's own: make a new federation, and have all si
 
 
 def check_end(path: Path, root: Path, renewal: str) -> str:
-    """Check a certificate, and that it does not end soon; return until when it is."""
+    """Check a certificate, and that it does not expire soon; return its expiry."""
     certificate, authority = read_certificate(path.read_bytes()), read_certificate(root.read_bytes())
     check_certificate(certificate, authority)
     ends = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
@@ -246,7 +258,7 @@ def check_end(path: Path, root: Path, renewal: str) -> str:
 
 
 def run_check(what: str, check: Callable[[], str]) -> Check:
-    """Return what came of a check."""
+    """Return the result of a check."""
     try:
         return Check(what, "good", check())
     except (SilvanError, OSError) as error:

@@ -1,7 +1,7 @@
-"""FLARE's client process as silvan starts it: it ends, and its owner reads why, if the coordinator lets it in no more.
+"""FLARE's client process as silvan starts it: it ends with a message if the coordinator no longer accepts it.
 
-FLARE would try to connect for ever. So whenever a connection has ended, the coordinator is asked whether the site is
-still in the federation: it may have been taken out, or stopped because two processes answered for it.
+FLARE would try to connect for ever. So whenever a connection has ended, the client asks the coordinator whether the
+site is still in the federation: it may have been removed, or stopped because two processes ran under its name.
 """
 
 import os
@@ -23,11 +23,11 @@ from silvan.deploy.membership.startup_kit import MEMBER
 from silvan.errors import FederationError, SilvanError
 
 REFUSED = 3
-"""The exit code of a site that the coordinator lets in no more."""
+"""The exit code of a site that the coordinator no longer accepts."""
 
 
 def name_this_process() -> None:
-    """Make connections say which process made them, so that the coordinator tells a site's restart from its copy."""
+    """Identify the process of each connection, so that the coordinator distinguishes a site's restart from its copy."""
     make, name = tcp_driver.get_ssl_context, PROCESS + secrets.token_hex(16)
 
     def make_named(params: dict[str, Any], ssl_server: bool) -> Any:
@@ -57,7 +57,7 @@ def end_when_refused(folder: Path) -> None:
 
 
 def why_refused(folder: Path) -> str:
-    """Return why the coordinator lets a site in no more; empty if it does, or if it does not answer."""
+    """Return why the coordinator refuses a site; empty if it does not, or if it does not respond."""
     from silvan.deploy.membership.joined_site import (
         JoinedSite,  # with policies and studies, which few such processes need
     )

@@ -1,9 +1,9 @@
-"""FLARE's server process as silvan starts it: on one port with joining (``one_port.py``), and with a fault mended.
+"""FLARE's server process as silvan starts it: on one port with joining (``one_port.py``), and with a bug fixed.
 
-A FLARE server signs all that it sends, by a signature that it makes once. If a site's message comes in the moment after
-the server began to listen and before it has read its own certificate, as happens when a server is started again while
-sites try to reach it, FLARE 2.9 makes no signature and keeps that for good: nobody takes anything from the server until
-it is started once more. Here a signature that could not be made is made again for the next message.
+A FLARE server attaches a signature to all messages, which it creates once. If a site's message arrives after the server
+began to listen but before it has read its own certificate, as happens when a server restarts while sites try to reach
+it, FLARE 2.9 stores an empty signature permanently: nobody accepts the server's messages until it is restarted. Here a
+failed signature is created again for the next message.
 """
 
 import sys
@@ -25,7 +25,7 @@ _UNSIGNED = "NA"
 
 
 def sign_again(server_class: Any) -> None:
-    """Let servers make the signature of what they send again for as long as there is none."""
+    """Make servers create the signature of their messages again until it succeeds."""
     sign = server_class._add_auth_headers
 
     def sign_if_unsigned(server: Any, message: Any) -> None:
@@ -37,7 +37,7 @@ def sign_again(server_class: Any) -> None:
 
 
 def forget_sites(gatekeeper: Gatekeeper, server_class: Any) -> None:
-    """Make servers forget that a site is there whose connections are closed for good."""
+    """Make servers forget that a site is there once its connections are closed for good."""
     deploy = server_class.deploy
 
     def deploy_and_remember(server: Any, *given: Any, **named: Any) -> Any:

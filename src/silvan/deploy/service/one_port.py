@@ -1,10 +1,10 @@
 """The coordinator's one port: sites join over it, and studies run over it.
 
-A caller that wants to join says so in its first message of TLS (ALPN); everybody else is a process of FLARE's and must
-show a certificate that the federation knows *now*: connections of a site that was taken out, or that two processes
-answer for, are refused, and closed at once if they are open. FLARE itself accepts any certificate that the federation's
-authority signed, until it ends, lets two processes of one site push each other out for ever, and does the handshake of
-one caller after the other.
+A caller that wants to join says so in its first message of TLS (ALPN); everybody else is a FLARE process and must
+show a certificate that the federation accepts *now*: connections of a removed site, or of one with two running
+processes, are refused, and closed at once if they are open. FLARE itself accepts any unexpired certificate that the
+federation's authority signed, lets two processes of one site displace each other for ever, and handles handshakes one
+after the other.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ _HELLO, _CLIENT_HELLO, _ALPN = 22, 1, 16
 
 
 class Gatekeeper:
-    """Decides by the coordinator's folder who may connect, and closes connections of who may no longer."""
+    """Decides by the coordinator's folder who may connect, and closes connections of those who may not any more."""
 
     def __init__(self, hub: CoordinatorFiles) -> None:
         self.hub = hub
-        self.forget: Callable[[str], None] = lambda site: None  # has FLARE forget that a site is there
+        self.forget: Callable[[str], None] = lambda site: None  # makes FLARE forget that a site is there
         self._open: set[WatchedConnection] = set()
-        self._processes: dict[str, list[str]] = {}  # that came with a key, the last one last
+        self._processes: dict[str, list[str]] = {}  # processes that came with a key, the last one last
         self._lock = threading.Lock()
 
     def admitted(self) -> dict[str, str]:
@@ -58,9 +58,9 @@ class Gatekeeper:
         return found | {one.certificate: name for name, one in content.sites.items() if one.key and not one.stopped}
 
     def enter(self, connection: "WatchedConnection") -> bool:
-        """Take note of a connection; return whether it may stay.
+        """Record a connection; return whether it may stay.
 
-        A process that comes back after another one came with its key was not replaced by that: both are alive.
+        A process that returns after another one came with its key was not replaced by it: both are alive.
         """
         with self._lock:
             if connection.key not in self.admitted():
@@ -82,7 +82,7 @@ class Gatekeeper:
         return not both_alive
 
     def leave(self, connection: "WatchedConnection") -> None:
-        """Take note that a connection has ended."""
+        """Record that a connection has ended."""
         with self._lock:
             self._open.discard(connection)
 
@@ -99,7 +99,7 @@ class Gatekeeper:
             self.forget(site)
 
     def watch(self) -> None:
-        """Look whenever the coordinator's folder has changed, for as long as the process runs."""
+        """Check whenever the coordinator's folder has changed, as long as the process runs."""
         known = None
         while True:
             with contextlib.suppress(Exception):
@@ -111,7 +111,7 @@ class Gatekeeper:
 
 
 class WatchedConnection(SocketConnection):
-    """A connection of FLARE's, by the certificate that it was made with, and the process that made it."""
+    """A connection of FLARE's: its certificate, and the process that made it."""
 
     def __init__(self, secured: ssl.SSLSocket, connector: Any, process: str) -> None:
         super().__init__(secured, connector, True)
@@ -141,7 +141,7 @@ class OnePort(ThreadingTCPServer):
         request.settimeout(HANDSHAKE_SECONDS)
         hello = first_message(request)
         if not hello:
-            return  # somebody who only looked whether the port is open
+            return  # somebody only probed whether the port is open
         said = protocols_of(hello)
         if JOINING in said:
             self.joining.finish_request(request, client_address)
@@ -167,12 +167,12 @@ class OnePort(ThreadingTCPServer):
                 self.gatekeeper.leave(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write what went wrong to the log, in a line."""
+        """Write an error to the log, in one line."""
         log.info("a caller from %s could not be served", client_address[0], exc_info=log.isEnabledFor(logging.DEBUG))
 
 
 def first_message(request: socket) -> bytes:
-    """Return the first message of a caller, which stays to be read; empty if there is none in time."""
+    """Return the first message of a caller, without consuming it; empty if there is none in time."""
     end = time.monotonic() + HANDSHAKE_SECONDS
     with contextlib.suppress(OSError):
         while time.monotonic() < end:
@@ -185,7 +185,7 @@ def first_message(request: socket) -> bytes:
 
 
 def protocols_of(hello: bytes) -> list[str]:
-    """Return the protocols that the first message of TLS names; none for anything else."""
+    """Return the protocols in the first message of TLS; none for anything else."""
     found: list[str] = []
     with contextlib.suppress(IndexError):
         if hello[0] != _HELLO or hello[5] != _CLIENT_HELLO:
@@ -208,7 +208,7 @@ def protocols_of(hello: bytes) -> list[str]:
 
 
 def listen_on_one_port(hub: CoordinatorFiles) -> Gatekeeper:
-    """Make FLARE's server listen by ``OnePort`` where it would listen with TLS; return who watches over it."""
+    """Make FLARE's server listen through ``OnePort`` where it would listen with TLS; return the watcher."""
     gatekeeper, flares_own = Gatekeeper(hub), tcp_driver.TcpStreamServer
 
     def make(driver: Any, connector: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Background processes: output goes to a log, a file holds the process id, stopping one stops all that it started."""
+"""Background processes: output goes to a log, a file has the process id, and stopping one stops its children."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ class Background:
         os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606  our own interpreter
 
     def _check_alone(self) -> None:
-        """Raise ``InputError`` if it is running, and note in its log that it was to be started a second time."""
+        """Raise ``InputError`` if it is running, and record the second start in its log."""
         if self.pid is None:
             return
         with self.log.open("a", encoding="utf-8") as log:
@@ -68,7 +68,7 @@ class Background:
         raise InputError(f"{self.folder}: {self.name} is running already (process {self.pid})")
 
     def stop(self, patience: float = 10.0) -> bool:
-        """Stop the process and all that it started; return whether it was running."""
+        """Stop the process and its children; return whether it was running."""
         processes = self.with_children()
         for number in (signal.SIGTERM, signal.SIGKILL):
             _signal(processes, number, patience)
@@ -76,11 +76,11 @@ class Background:
         return bool(processes)
 
     def kill(self) -> None:
-        """Kill the process and all that it started at once, as if the machine had lost power."""
+        """Kill the process and its children at once, as if the machine had lost power."""
         _signal(self.with_children(), signal.SIGKILL, 10.0)
 
     def with_children(self) -> dict[int, str]:
-        """Return the ids of the process and of all that it started, with the time when each was started."""
+        """Return the ids of the process and its children, with their start times."""
         pid = self.pid
         if pid is None:
             return {}
@@ -101,7 +101,7 @@ class Background:
 
 
 def rotate(log: Path) -> None:
-    """Put a long log aside as ``NAME.log.1``, and the older ones one further."""
+    """Rotate a long log to ``NAME.log.1``, and the older ones one further."""
     if not log.exists() or log.stat().st_size < MAX_LOG:
         return
     names = [log, *(log.with_name(f"{log.name}.{i}") for i in range(1, OLD_LOGS + 1))]
@@ -111,7 +111,7 @@ def rotate(log: Path) -> None:
 
 
 def require_posix() -> None:
-    """Raise ``InputError`` on Windows: sites and coordinators need signals, locks and rights of POSIX systems."""
+    """Raise ``InputError`` on Windows: sites and coordinators need signals, locks and permissions of POSIX systems."""
     if os.name == "nt":
         raise InputError(
             "sites and coordinators do not run on Windows itself; install silvan in WSL2 (`wsl --install`) and run "
@@ -149,7 +149,7 @@ def port_in_use(host: str, port: int) -> bool:
 
 
 def wait_for_port(host: str, port: int, seconds: float, *, used: bool = True) -> bool:
-    """Wait until a process listens on a port of this machine, or none does; return whether that came about."""
+    """Wait until a process listens on a port of this machine, or none does; return whether that happened."""
     end = time.monotonic() + seconds
     while port_in_use(host, port) is not used:
         if time.monotonic() > end:
@@ -168,7 +168,7 @@ def _parents() -> dict[int, int]:
 
 
 def _signal(processes: dict[int, str], number: signal.Signals, patience: float) -> None:
-    """Send a signal to those of the processes that still run, and wait until they have ended."""
+    """Send a signal to those processes that still run, and wait until they have ended."""
     left = [pid for pid, started in processes.items() if start_time(pid) == started]
     for pid in left:
         with contextlib.suppress(ProcessLookupError):

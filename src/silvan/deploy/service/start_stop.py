@@ -26,7 +26,7 @@ PORT_SECONDS = 10.0
 
 
 def start_coordinator(hub: CoordinatorFiles) -> list[Background]:
-    """Start the coordinator's processes: FLARE's server, and the one that runs studies; one, if the other runs."""
+    """Start the coordinator's processes: FLARE's server, and the one that runs studies, unless they run."""
     require_flare()
     for path in hub.private_files():
         check_private(path)
@@ -55,9 +55,9 @@ def _start_server(hub: CoordinatorFiles, server: Background) -> None:
 
 
 def prepare_site(member: JoinedSite, by: str | None = None) -> list[str]:
-    """Check what a site needs to start: its certificate, renewed if it ends soon, its table, everybody's keys.
+    """Check what a site needs to start: its certificate, renewed if it expires soon, its table, everybody's keys.
 
-    Returns what the owner should know. If the policy was changed, the ledger says that it was started by whom with it.
+    Returns notes for the owner. If the policy was changed, the ledger records who started the site with it.
     """
     lines = []
     if ends_soon(member.certificate):
@@ -90,7 +90,7 @@ def start_site(member: JoinedSite, *, foreground: bool = False) -> Background:
         )
     process, kit = process_of(member), member.path / "kit"
     if foreground:
-        watchdog.tell(watchdog.READY)  # what it becomes says that it is alive, in ``launchers.py``
+        watchdog.tell(watchdog.READY)  # the new program reports that it is alive, in ``launchers.py``
     (process.become if foreground else process.start)(client_arguments(kit, member.name), kit)
     return process
 
@@ -129,13 +129,13 @@ def wait_for_end(processes: list[Background]) -> None:
         stop_all(processes)
 
 
-# -- all on one machine: the coordinator and every site, each a process of its own, with mutual TLS
+# -- all on one machine: the coordinator and every site, each a separate process, with mutual TLS
 
 
 def free_port() -> int:
     """Return a port that no process uses."""
     while True:
-        port = 20_000 + secrets.randbelow(12_000)  # below those that the system gives to whoever connects
+        port = 20_000 + secrets.randbelow(12_000)  # below those that the system assigns to outgoing connections
         with socket.socket() as one:
             try:
                 one.bind(("127.0.0.1", port))
@@ -155,7 +155,7 @@ def make_local(
 def start_local(
     hub: CoordinatorFiles, folder: Path, tables: dict[str, str], report: Callable[[str], None] = lambda text: None
 ) -> list[JoinedSite]:
-    """Start a coordinator; have a site join for each table, in a folder of its name, and start it."""
+    """Start a coordinator; make a site join for each table, in a folder of its name, and start it."""
     started = start_coordinator(hub)
     report(f"the coordinator runs on port {hub.read().port}")
     members = []

@@ -54,13 +54,13 @@ class SiteStatus(msgspec.Struct, frozen=True):
     process: int | None
     words: str
     roster_words: str
-    budget_spent: float | None  # None where it cannot be read
+    budget_spent: float | None  # None if it cannot be read
     budget_limit: float | None
     ledger_lines: int
     studies: dict[str, str]  # by name: "approved", "declined", "waits for your approval" or "needs no approval"
     last_error: LastError | None = None
-    log: str = ""  # the site's own log; empty while there is none
-    problem: str = ""  # why some of this is not known: a full disk
+    log: str = ""  # the site's own log; empty if there is none
+    problem: str = ""  # why parts of this are unknown: a full disk
 
 
 def coordinator_status(hub: CoordinatorFiles, connected: Collection[str] = ()) -> CoordinatorStatus:
@@ -101,7 +101,7 @@ def site_status(site: SiteFiles, *, ask: bool = True) -> SiteStatus:
     problem, words, spent = "", "", None
     try:
         words, spent = site.fingerprint, float(site.budget().spent)
-    except OSError as error:  # files of SQLite cannot be opened without room for a few bytes
+    except OSError as error:  # SQLite files cannot be opened without a few bytes of space
         if not has_no_room(error):
             raise
         problem = f"the disk is full ({site.path}): the site answers nothing until there is room"
@@ -142,7 +142,7 @@ _OF_STUDIES: dict[str, tuple[str, Callable[[StudyProgress], float]]] = {
 
 
 def metrics(status: CoordinatorStatus | SiteStatus) -> str:
-    """Return the numbers of a status in the text format that Prometheus reads."""
+    """Return the numbers of a status in the text format of Prometheus."""
     found = _coordinator_metrics(status) if isinstance(status, CoordinatorStatus) else _site_metrics(status)
     lines = []
     for name, (text, values) in found.items():
@@ -191,7 +191,7 @@ def make_metrics_server(port: int, values: Callable[[], str]) -> ThreadingHTTPSe
 
         def do_GET(self) -> None:
             """Send the metrics."""
-            if self.headers.get("Host", "").lower() not in hosts:  # a web page that has its name point here
+            if self.headers.get("Host", "").lower() not in hosts:  # a web page whose name points here
                 code, text = 421, "metrics are served to 127.0.0.1 and localhost\n"
             elif self.path != "/metrics":
                 code, text = 404, "there is nothing here\n"

@@ -1,8 +1,8 @@
 """The coordinator's process that runs all its studies to their ends, whether anybody watches or not.
 
 ``silvan study run`` and the live page only submit a study and watch it (``submissions.py``): they write a file into its
-run folder. This process finds the file, supervises the study (``supervise.py``), and writes what happens into another.
-Both stay, so a process that is started anew goes on with all studies that are not at their end.
+run folder. This process finds the file, supervises the study (``supervise.py``), and records its state in another.
+Both persist, so a restarted process continues all unfinished studies.
 """
 
 import logging
@@ -27,7 +27,7 @@ _FULL = 5.0
 
 
 def supervise(hub: CoordinatorFiles, run: Run, submission: Act) -> None:
-    """Run a study to its end; write down what happens, whatever that is."""
+    """Run a study to its end; record what happens, in any case."""
     record = Account(run, submission)
     try:
         study = parse_remote_study(run.file("study.toml").read_text())
@@ -37,7 +37,7 @@ def supervise(hub: CoordinatorFiles, run: Run, submission: Act) -> None:
         error = str(failed)
     except Exception as failed:
         log.exception("%s", run.folder)
-        if has_no_room(failed):  # it is begun again, until there is room
+        if has_no_room(failed):  # it is started again, until there is space
             time.sleep(_FULL)
             return
         error = f"a mistake in silvan: {type(failed).__name__}: {failed}"

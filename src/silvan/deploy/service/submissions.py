@@ -1,4 +1,4 @@
-"""Studies that are submitted to the coordinator's process: what is written into their run folders, and who did it."""
+"""Studies submitted to the coordinator's process: the files in their run folders, and who submitted them."""
 
 import secrets
 import time
@@ -22,7 +22,7 @@ _MOST_LINES = 500
 
 
 class Submitted(Protocol):
-    """What is submitted: a study that was checked, and its run folder."""
+    """A submission: a checked study, and its run folder."""
 
     run: Run
 
@@ -44,17 +44,17 @@ class Act(msgspec.Struct, frozen=True):
 
 
 class Supervised(msgspec.Struct):
-    """What came of a submission so far."""
+    """The state of a submission."""
 
     id: str = ""  # of the submission
-    dropped: int = 0  # lines that are no longer among these
+    dropped: int = 0  # number of lines dropped from these
     lines: list[tuple[str, str]] = []  # when, and what happened
     ended: bool = False
     error: str = ""
 
 
 def submit(supervisor: Submitted, by: str) -> Act:
-    """Submit a study, or find its submission that is not at its end; the supervisor has checked that it can run."""
+    """Submit a study, or find its unfinished submission; the supervisor has checked that it can run."""
     run = supervisor.run
     run.folder.mkdir(parents=True, exist_ok=True)
     known = pending(run)
@@ -68,7 +68,7 @@ def submit(supervisor: Submitted, by: str) -> Act:
 
 
 def pending(run: Run) -> Act | None:
-    """Return the submission of a run that is not at its end; None if there is none."""
+    """Return the unfinished submission of a run; None if there is none."""
     wanted = try_json(run.file(SUBMITTED), Act)
     found = try_json(run.file(SUPERVISED), Supervised)
     over = wanted is None or (found is not None and found.id == wanted.id and found.ended)
@@ -114,7 +114,7 @@ def cancelled_by(run: Run) -> str | None:
 
 
 class Account:
-    """Writes what happens to a submission."""
+    """Writes the state of a submission."""
 
     def __init__(self, run: Run, submission: Act) -> None:
         self._run = run
@@ -132,7 +132,7 @@ class Account:
         self._write()
 
     def end(self, error: str) -> None:
-        """Note that the study is at its end."""
+        """Record that the study has ended."""
         self.now.ended, self.now.error = True, error
         self._write()
 

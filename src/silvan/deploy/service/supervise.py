@@ -1,7 +1,7 @@
 """Runs a study to its end: submits a FLARE job, waits, and submits it again if FLARE, a site or the machine fails.
 
-FLARE does not resume jobs. All answers are in the study's journal, so a job that is submitted again goes on where the
-last one stopped, and ends with the same forest.
+FLARE does not resume jobs. All replies are in the study's journal, so a resubmitted job continues where the last one
+stopped, and ends with the same forest.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ _PAUSE = 0.15
 
 
 class Attempts:
-    """How often a study is handed in again: as long as each job gets further than the last one; a few times if not."""
+    """When to resubmit a study: as long as each job gets further than the last one; otherwise a few times."""
 
     def __init__(self) -> None:
         self._answers, self._without_success = 0, 0
@@ -82,7 +82,7 @@ class Supervisor:
         hub.roster(self.sites)
         check_number_of_sites(study, len(self.sites))
         self._session: Session | None = None
-        self._away: set[str] = set()  # sites that the study goes on without
+        self._away: set[str] = set()  # sites that the study continues without
         self._last_line = ""
 
     def write_study(self) -> None:
@@ -129,13 +129,13 @@ class Supervisor:
             time.sleep(_PAUSE)
 
     def _bring_results(self) -> Run:
-        """Bring the results of a study that is done to sites that lack them and are there; return the run."""
+        """Deliver the results of a finished study to connected sites that lack them; return the run."""
         for _ in range(MOST_TRIES):
             here = self._wait_for_lacking()
             if not here:
                 break
             progress = self._follow(self._submit(dict.fromkeys(set(self.sites) - set(here), "is not there")))
-            if progress is not None and progress.final:  # who has not got them now does not take them
+            if progress is not None and progress.final:  # sites that lack them now do not accept them
                 break
         if lacking := _listed(self._lacking()):
             self._tell(f"the study is done; {lacking} did not get the results: run it again when they are there")
@@ -145,7 +145,7 @@ class Supervisor:
         return sites_without_results(self.run, self.study, self.sites)
 
     def _wait_for_lacking(self) -> list[str]:
-        """Return the sites that are connected and lack the results; one that took part has some time to come back."""
+        """Return the connected sites that lack the results; a participating one has some time to come back."""
         start = time.monotonic()
         while True:
             lacking = self._lacking()
@@ -163,10 +163,10 @@ class Supervisor:
             raise CancelledError(f"{who} cancelled the study; run it again, and it goes on where it stopped")
 
     def _answers(self) -> int:
-        """Return the size of the study's journal, which grows with every answer and every split that was evaluated."""
+        """Return the size of the study's journal, which grows with every reply and every evaluated split."""
         with contextlib.suppress(OSError):
             split = sum(path.stat().st_size for path in self.run.folder.glob(f"{JOURNAL}.split*"))
-            return (self.run.file(JOURNAL).stat().st_size << 40) + split  # which begins anew with every split
+            return (self.run.file(JOURNAL).stat().st_size << 40) + split  # which starts over with every split
         return 0
 
     def _done(self) -> bool:
@@ -188,7 +188,7 @@ class Supervisor:
     def _running_job(self) -> str | None:
         """Return the job of this study that an earlier command submitted, if it still runs.
 
-        One that has said its last word, and that FLARE is still ending, is waited for: its word is not about this run.
+        If a job has reported its end and FLARE is still ending it, wait for it: its report is not about this run.
         """
         try:
             job = self.run.file("job").read_text().strip()
@@ -207,7 +207,7 @@ class Supervisor:
         return None
 
     def _wait_for_sites(self) -> dict[str, str]:
-        """Wait until all sites are connected; return those that the study goes on without, and why."""
+        """Wait until all sites are connected; return those that the study continues without, and why."""
         start = time.monotonic()
         while True:
             self._check_cancelled()
@@ -227,7 +227,7 @@ class Supervisor:
             time.sleep(0.25)
 
     def _check_stopped(self) -> None:
-        """Raise ``FederationError`` if a site of the study may not connect: its owner must put that right first."""
+        """Raise ``FederationError`` if a site of the study may not connect: its owner must fix that first."""
         for site, why in self.hub.stopped().items():
             if site in self.sites:
                 raise FederationError(
@@ -263,10 +263,10 @@ class Supervisor:
                 self._tell(line_of(mine))
             status = self._status(job)
             if status and status not in _RUNNING:
-                time.sleep(0.2)  # what it wrote last may come a moment after
+                time.sleep(0.2)  # its last progress may arrive a moment later
                 return self._progress_of(job)
             process = startup_kit.process_file(self.hub.path / "server" / job)
-            # behind others, or its process has not come to its first word: for as long as that takes
+            # queued, or its process has not reported yet: for as long as that takes
             if status in _QUEUED or (mine is None and read_pid(process) is not None):
                 changed = time.monotonic()
                 time.sleep(_PAUSE)
@@ -296,7 +296,7 @@ class Supervisor:
             self._session = None
 
     def _asked(self, ask: Callable[[Session], Answer], otherwise: Answer) -> Answer:
-        """Return what FLARE's server answers; if it does not, close the session and wait a second."""
+        """Return the reply of FLARE's server; without one, close the session and wait a second."""
         try:
             return ask(self._open())
         except ConnectionError:
@@ -306,7 +306,7 @@ class Supervisor:
             return otherwise
 
     def _status(self, job: str) -> str:
-        """Return the status of a job in FLARE's words; empty while the server does not answer."""
+        """Return the status of a job in FLARE's words; empty if the server does not respond."""
         return self._asked(lambda session: session.status(job), "").split(":")[0]
 
     def _connected(self) -> list[str]:

@@ -1,12 +1,12 @@
-"""What a study means for the people in a site's table, for an owner who decides and is no computer scientist.
+"""What a study means for the people in a site's table, in words for an owner who is not a computer scientist.
 
-Three answers, in this order: what is learned and about whom, who sees what, and what cannot or could be learned. The
-technical list of ``explain`` follows below them; both are made from the study's text and the site's policy.
+It has three parts, in this order: what is learned and about whom, who sees what, and what cannot or could be learned.
+The technical list of ``explain`` follows; both are made from the study's text and the site's policy.
 """
 
 from typing import NamedTuple
 
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.study import Study
 from silvan.util.readable import count_of, list_some
 
@@ -14,7 +14,7 @@ _MOST_NAMED = 6
 
 
 class Consent(NamedTuple):
-    """Answers to the questions of an owner, each a few sentences."""
+    """Answers to an owner's questions, each a few sentences."""
 
     learned: list[str]
     seen: list[str]
@@ -95,7 +95,7 @@ def _evaluation(study: Study) -> str:
 
 
 def _of_columns(study: Study, parties: list[str]) -> Consent:
-    """Answer for a study over columns: parties know different things of the same people."""
+    """Answer for a study over columns: parties know different things about the same people."""
     label, others = f"“{study.label}”", list_some(parties, "party", _MOST_NAMED)
     if study.predict is not None:
         learned = [f"A finished model predicts {label} for the people that {others} all have. Nothing is learned anew."]

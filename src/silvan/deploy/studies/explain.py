@@ -1,6 +1,6 @@
 """Explains a study to a site's owner: what it learns, which messages would leave, what privacy budget it takes.
 
-Which messages would leave is found by a trial. An approval holds exactly this list, and a site answers nothing else.
+A trial shows which messages would leave. An approval contains exactly this list, and a site replies to nothing else.
 """
 
 from typing import NamedTuple
@@ -14,9 +14,9 @@ from silvan.deploy.studies.send_results import LEAST
 from silvan.deploy.studies.trial import TrialRun, try_out
 from silvan.errors import InputError
 from silvan.federation.handlers import HANDLERS
-from silvan.privacy.gate import Policy
 from silvan.privacy.ledger_heads import CompareLedgers
 from silvan.privacy.noise.noisy_request import Noisy
+from silvan.privacy.policy import Policy
 from silvan.privacy.site_folder import Approval
 from silvan.study.parse import check_parameters
 from silvan.study.run_folder import Kind
@@ -27,7 +27,7 @@ from silvan.util.acting_user import acting_user
 from silvan.util.readable import count_of
 
 _SECRET_LEAF = 20
-"""Rows of a leaf from which on partitions tell hardly more of labels than columns do, see docs/vertical.md."""
+"""Leaf size at which partitions reveal hardly more about labels than columns do, see docs/vertical.md."""
 
 
 class Explanation(NamedTuple):
@@ -35,8 +35,8 @@ class Explanation(NamedTuple):
 
     lines: list[str]
     leaves: list[Kind]
-    asked: Approval | None  # what an approval of it would hold; None if a trial does not show what would leave
-    consent: Consent | None = None  # what it means for the people in the table; None if the study cannot run
+    asked: Approval | None  # what an approval would contain; None if a trial does not show what would leave
+    consent: Consent | None = None  # its meaning for the people in the table; None if the study cannot run
 
 
 def explain(member: SiteFiles, study: Study) -> Explanation:
@@ -44,7 +44,7 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
     sites = member.sites_of(study)
     lost = study.losses(sites)
     try:
-        check_parameters(study)  # which a site's process does not
+        check_parameters(study)  # which a site's process does not do
     except InputError as error:
         return Explanation(["It cannot run: its text is wrong.", str(error)], [], None)
     lines = _lines_for_party(study, sites) if study.by_columns else _lines(study, sites)
@@ -57,7 +57,7 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
         lines += study.cohort_plan.words()
     lines += _cost(member, study.max_epsilon(sites))
     trial, asked = try_out(study, len(sites)), None
-    if trial is not None:  # between machines ledgers are compared first, and results are kept last
+    if trial is not None:  # between machines ledgers are compared first, and results are stored last
         last = [] if study.predict is not None else [KeepResults.kind()]
         trial = TrialRun([CompareLedgers.kind(), *trial.kinds, *last], trial.tasks)
     if trial is None:
@@ -76,7 +76,7 @@ def explain(member: SiteFiles, study: Study) -> Explanation:
 
 
 def _auditor(study: Study) -> str:
-    """Describe who verifies the study, and what that shows to whom."""
+    """Describe who verifies the study, and what that discloses to whom."""
     signs = "At the end your site signs what it was asked and answered, by digests"
     if study.auditor is None:
         return f"{signs}. Nobody is named as auditor: the coordinator's decisions are not verified."
@@ -87,7 +87,7 @@ def _auditor(study: Study) -> str:
 
 
 def _refused(policy: Policy, kinds: list[str]) -> list[str]:
-    """Describe which of the kinds of messages a site would refuse by its policy, whatever its owner approves."""
+    """Describe which kinds of messages a site would refuse by its policy, whatever its owner approves."""
     of_rows = [kind for kind in kinds if HANDLERS[kind][0].of_rows]
     closed = [kind for kind in of_rows if not policy.allows(kind)]
     exact = [kind for kind in of_rows if not issubclass(HANDLERS[kind][0], Noisy)]
@@ -181,7 +181,7 @@ def approve_study(
 ) -> Approval:
     """Approve what ``explain`` shows of a study, for the site's owner, or the kinds and tasks that are named.
 
-    ``by`` is who does it: the user of the operating system, if nobody is named.
+    ``by`` is the person; by default the user of the operating system.
     """
     asked = explain(member, study).asked
     if asked is None:
@@ -219,11 +219,11 @@ def _cost(member: SiteFiles, epsilon: float) -> list[str]:
     return [after]
 
 
-# -- for a party of a study over columns: what the others learn of its rows
+# -- for a party of a study over columns: what the others learn about its rows
 
 
 def _lines_for_party(study: Study, parties: list[str]) -> list[str]:
-    """Describe what a study over columns learns, and what others learn of a party's rows."""
+    """Describe what a study over columns learns, and what others learn about a party's rows."""
     among = f"columns of the rows that {', '.join(parties)} all have"
     holder = (
         "The study does not name the party that holds the label: whoever says so, with the coordinator, can be it."

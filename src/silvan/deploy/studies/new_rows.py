@@ -1,7 +1,7 @@
 """Predictions of new rows by a model in shares: a separate study whose results stay with the label holder.
 
-It has the text of the study that the model is of, and a section that names the model. So it is approved, journalled
-and noted in ledgers like any other.
+It has the text of the study that trained the model, and a section that names the model. So it is approved, journalled
+and recorded in ledgers like any other.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from silvan.study.study import Study
 
 
 def next_prediction(hub: CoordinatorFiles, study: Study) -> Study:
-    """Return the study that predicts new rows with a study's model: one that was begun and is not done, or the next."""
+    """Return the study that predicts new rows with a study's model: an unfinished one, or the next."""
     if not study.by_columns:
         raise InputError(
             f"{study.kind} is one forest that is in the run folder: predict with it where the rows are "
@@ -40,12 +40,12 @@ def next_prediction(hub: CoordinatorFiles, study: Study) -> Study:
 
 
 def new_rows_plan(study: Study, model: InShares) -> RequestPlan:
-    """Return all that predictions of new rows ask of parties."""
+    """Return all requests of predictions to parties."""
     return model.prediction_plan() + RequestPlan(asks_to_match(study.match), tasks=0)
 
 
 def predict_new_rows(federation: Federation, study: Study, run: Run, stage: Callable[[str], None]) -> Record:
-    """Predict the rows that all parties have, and have the label holder keep the predictions; return the record."""
+    """Predict the rows that all parties have, and make the label holder keep the predictions; return the record."""
     trained = Run(run.folder.parent / study.model_folder)
     model = read_model(trained, trained.read())
     if study.predict is None or model.kept.model != study.predict.model:

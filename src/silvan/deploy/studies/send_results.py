@@ -1,6 +1,6 @@
-"""Brings the results of a finished study to its sites, and reads them there.
+"""Delivers the results of a finished study to its sites, and reads them there.
 
-A site keeps a run folder of its own. Who was away when the study ended gets its results when the study is run again.
+A site keeps its own run folder. A site that was away when the study ended gets its results when the study is run again.
 """
 
 import logging
@@ -56,7 +56,7 @@ _OVERALL = ("permutation", "dependence", "curves")
 
 
 class KeptResults(NamedTuple):
-    """Results as a site keeps them, checked."""
+    """Results as stored by a site, checked."""
 
     run: Run
     record: Record
@@ -69,7 +69,7 @@ class KeptResults(NamedTuple):
 
 
 def read_results(site: SiteFiles, study: Study) -> KeptResults:
-    """Read the results that a site keeps of a study; raise an error if they are not the coordinator's for it."""
+    """Read a site's results of a study; raise an error if they are not the coordinator's for it."""
     folder, coordinator = site.results_folder(study), site.coordinator_key(study)
     if not (folder / RUN).is_file():
         raise InputError("the results of this study have not come yet: they do at its end, or when it is run again")
@@ -100,7 +100,7 @@ def is_done(run: Run) -> bool:
 
 
 def sites_without_results(run: Run, study: Study, sites: list[str]) -> list[str]:
-    """Return the sites that have not got the results of a study that is done."""
+    """Return the sites that lack the results of a finished study."""
     if study.predict is not None:
         return []
     received = run.read().received
@@ -108,9 +108,9 @@ def sites_without_results(run: Run, study: Study, sites: list[str]) -> list[str]
 
 
 def send_results(federation: Federation, study: Study, run: Run, holder: str = "") -> dict[str, SilvanError]:
-    """Send each site the results that it lacks, one site after the other; return what went wrong where.
+    """Send each site the results that it lacks, one site after the other; return the failures by site.
 
-    The run folder notes who has got them. ``holder`` has the label, in a study over columns.
+    The run folder records who has them. ``holder`` has the label, in a study over columns.
     """
     failed: dict[str, SilvanError] = {}
     for site in sites_without_results(run, study, federation.sites):
@@ -129,7 +129,7 @@ def send_results(federation: Federation, study: Study, run: Run, holder: str = "
 def _results(run: Run, record: Record, study: Study, site: str, holder: str) -> KeepResults:
     copy = msgspec.json.format(msgspec.json.encode(copy_for(record, study, site, holder)), indent=1)
     models = {}
-    if not study.by_columns:  # each party has its share since training
+    if not study.by_columns:  # each party has had its share since training
         mine = [model for model in record.models if model.site in ("", site)]
         models = {_renamed(model, site).file: run.file(Path(model.file).name).read_bytes() for model in mine}
     if len(copy) + sum(map(len, models.values())) > _MOST_BYTES:
@@ -137,7 +137,7 @@ def _results(run: Run, record: Record, study: Study, site: str, holder: str) -> 
     return KeepResults(record=copy, models=models)
 
 
-# -- a site's own copy of a run's record: its own figures and those over all sites, and nothing of other sites alone
+# -- a site's copy of a run's record: its own metrics and those over all sites, and nothing about single other sites
 
 
 def copy_for(record: Record, study: Study, site: str, holder: str = "") -> Record:
@@ -169,7 +169,7 @@ def _table_one(record: Record, site: str, *, everything: bool, overall: bool) ->
 
 
 def _renamed(model: Model, site: str) -> Model:
-    """Return a model as a site's copy names it: the number in a file's name tells of other sites."""
+    """Return a model under the name in a site's copy: the number in a file's name would reveal other sites."""
     return msgspec.structs.replace(model, file=OWN_MODEL if model.site == site and site else MODEL)
 
 

@@ -1,4 +1,4 @@
-"""The rows that a site brings to a study: the same from its first answer to its last, or the study stops.
+"""The rows that a site brings to a study: they stay the same from its first reply to its last, or the study stops.
 
 A site remembers a keyed fingerprint of its table when its owner approves a study, or when it first answers one that
 needs no approval. If the table is another one when a job begins, after a nightly refresh, say, the site takes no part
@@ -34,7 +34,7 @@ FROZEN = "frozen"
 
 
 class ChangedTableError(FederationError):
-    """A site's table is another one than when the study began."""
+    """A site's table differs from the one at the start of the study."""
 
 
 def study_source(member: SiteFiles, study: Study) -> Any:
@@ -57,7 +57,13 @@ def table_settings(member: SiteFiles, study: Study, n_jobs: int | None = None) -
     if study.by_columns:  # parties have their columns in memory, and one of them splits the rows for all
         return SiteSettings(label=study.label, exclude=study.exclude, n_jobs=n_jobs, kinds=study.kinds, results=results)
     room = None if memory is None else read_size(memory)
-    own: dict[str, Any] = {"n_jobs": n_jobs, "memory": room, "folder": member.path, "results": results}
+    own: dict[str, Any] = {
+        "n_jobs": n_jobs,
+        "device": member.settings.get("device", "auto"),
+        "memory": room,
+        "folder": member.path,
+        "results": results,
+    }
     own |= {"schema": study.schema, "kinds": study.kinds, "naming": "proven", "published": not study.secret}
     own |= {"date_split": study.date_split, "group": study.group, "event": study.event}
     if study.private or member.policy.epsilon is not None:
@@ -71,7 +77,7 @@ def fold_key(member: SiteFiles, study: Study) -> bytes:
 
 
 def check_study_table(member: SiteFiles, study: Study, table: SiteTable) -> None:
-    """Remember a site's table for a study that begins; raise ``FederationError`` if another one is remembered.
+    """Record a site's table for a starting study; raise ``FederationError`` if another one is recorded.
 
     It is a ``ChangedTableError`` if the study has begun with the other one.
     """
@@ -90,9 +96,9 @@ def check_study_table(member: SiteFiles, study: Study, table: SiteTable) -> None
 
 
 def remember_table(member: SiteFiles, study: Study, reasons: bool = True) -> str:
-    """Remember a site's table for a study that its owner approves; return what the owner should know.
+    """Record a site's table for a study that its owner approves; return notes for the owner.
 
-    With ``reasons`` that includes why a table cannot be read, which may name what is in a cell.
+    With ``reasons`` these include why a table cannot be read, which may quote a cell.
     """
     try:
         table = SiteTable(member.name, study_source(member, study), table_settings(member, study))
@@ -167,7 +173,7 @@ _HALF = ".half"
 
 
 def _write_private(path: Path, write: Any) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
+    """Write a file that only its owner can read, completely or not at all."""
     half = path.with_name(path.name + _HALF)
     half.unlink(missing_ok=True)
     os.close(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

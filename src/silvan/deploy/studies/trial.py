@@ -1,7 +1,7 @@
 """A trial of a study with random rows of simulated sites: which kinds of messages would leave a site.
 
-The study is run as its coordinator would run it, in small. The kinds of messages that were answered are listed, with
-those that the study announces to sites. So the list is what the program does, not what a text says about it.
+The study is run as its coordinator would run it, at a small size. The list has the kinds of messages with replies, and
+those that the study announces to sites. So the list shows what the program does, not what a text says about it.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from silvan.federation.handlers import HANDLERS
 from silvan.learners.in_shares import InShares
 from silvan.learners.parameters import Parameters, defaults
 from silvan.privacy.announce import RequestPlan, announce
-from silvan.privacy.gate import Policy
+from silvan.privacy.policy import Policy
 from silvan.study.listener import Listener
 from silvan.study.run_folder import NotKept
 from silvan.study.run_study import run_study
@@ -36,10 +36,10 @@ from silvan.study.study import Study
 from silvan.study.study_file import make_learner
 
 _ROWS = 90
-_SITES = 3, 12  # fewest and most in a trial
+_SITES = 3, 12  # minimum and maximum in a trial
 _ID = "id of a row"
 _TEST = 0.25
-_EVENTS = 0.7  # share of rows whose event happened
+_EVENTS = 0.7  # share of rows with the event
 """The share of test rows in a trial of a study that evaluates every row, whatever its own."""
 
 _SMALL = {"n_estimators": 3, "max_depth": 2, "max_iter": 2, "tol": 0.5}
@@ -62,7 +62,7 @@ def try_out(study: Study, n_sites: int = _SITES[0]) -> TrialRun | None:
         frames = [_some_rows(plan, n, task) for task in tasks]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are about rows that nobody has
-        # random clusters may be too small for sums that hide their parts; the kinds of messages are the same
+        # random clusters may be too small for masked and ring sums; the kinds of messages are the same
         trials = [_try(study, n, frame, plan.sums) or _try(study, n, frame, "trusted") for frame in frames]
     passed = [trial for trial in trials if trial is not None]
     if not passed:
@@ -94,7 +94,7 @@ def _in_small(plan: Study, frame: pl.DataFrame) -> Study:
     dependence = (column,) * bool(plan.evaluation.dependence)
     return replace(
         plan,
-        positive=None,  # rows are random, and their classes called otherwise
+        positive=None,  # rows are random, and their classes have other names
         learner=_with_known(plan.learner, _SMALL),
         test=plan.test or (_TEST if plan.evaluated else 0.0),
         repeats=None,
@@ -111,7 +111,7 @@ def _with_known(learner: Parameters, values: dict[str, Any]) -> Parameters:
 
 
 def _try_predicting(plan: Study, federate: Callable[[float], Federation]) -> TrialRun:
-    """Predict new rows with a model of other rows; it asks the same whatever became of the labels."""
+    """Predict new rows with a model of other rows; the requests do not depend on the labels."""
     trained = federate(plan.test)
     encoded = replace(plan, learner=_with_known(plan.learner, {"labels": "encoded"}))
     model = make_learner(encoded, trained.schema).fit(trained)
@@ -143,7 +143,7 @@ def _options(plan: Study, sums: Any) -> dict[str, Any]:
 
 
 def _federate_sites(plan: Study, n: int, frame: pl.DataFrame, sums: Any) -> Federation:
-    """Deal rows out to sites."""
+    """Distribute rows to sites."""
     tables = {f"site {i}": frame[i::n] for i in range(n)}
     test_by: Literal["row"] | None = "row" if plan.private else None
     made = federate_rows(tables, time=plan.time, event=plan.event, test_by=test_by, **_options(plan, sums))

@@ -160,10 +160,8 @@ def _pad(site: Site, kept: str, layout: PartLayout, counters: np.ndarray) -> Pad
 def _check_finished_once(site: Site, envelope: Envelope, own: Own) -> None:
     """Check that sums of one statistic are over one set of sites: a difference would reveal other sites' parts."""
     once = f"ended {digest(msgspec.json.encode([envelope.study, own.statistic]))}"
-    sites = msgspec.json.encode(sorted(envelope.over))
-    if site.store.get(once) not in (None, sites):
+    if not site.store.settles(once, msgspec.json.encode(sorted(envelope.over))):
         raise RefusedError("the site has ended a sum of the same over other sites")
-    site.store.put(once, sites)
 
 
 def _finish(site: Site, kept: str, running: Running, box: str, own: Own) -> Reply:
@@ -173,9 +171,8 @@ def _finish(site: Site, kept: str, running: Running, box: str, own: Own) -> Repl
         raise RefusedError("the site did not start this sum")
     pad = wire.decode(known, Pad)
     counters = _read_counters(running, pad.layout)
-    if site.store.get(f"{kept} ended") not in (None, box.encode()):
+    if not site.store.settles(f"{kept} ended", box.encode()):
         raise RefusedError("the site has ended this sum, with another outcome")
-    site.store.put(f"{kept} ended", box.encode())
     return unflatten(pad.layout, counters - offsets(pad.seed, len(counters)), own.request.reply)
 
 

@@ -165,11 +165,7 @@ def _hide(party: Party, texts: list[bytes], purpose: str) -> list[bytes]:
 def _note_once(party: Party, kind: str, asked: bytes) -> None:
     """Raise an error if the party has already replied about other points, in any task of the study."""
     name = f"{SEQUENCE} {kind} {party.secret_for(f'name of {kind}')[:16].hex()}"  # the secret belongs to the study
-    wanted = digest(asked).encode()
-    known = party.store.get(name)
-    if known is None:
-        party.store.put_all({name: wanted})
-    elif known != wanted:
+    if not party.store.settles(name, digest(asked).encode()):
         raise RefusedError("the party has compared its ids with others already, once in a study")
 
 
