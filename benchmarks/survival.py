@@ -183,13 +183,8 @@ def brca(path: Path, repeats: int) -> None:
     """Print the C-index at each region of Fed-TCGA-BRCA, local and exact, out of fold, with bootstrap intervals."""
     from sklearn.model_selection import StratifiedKFold
 
-    table = pl.read_csv(path)
-    region = table["region"].to_numpy() if "region" in table.columns else table["center"].to_numpy()
-    site = next(c for c in ("region", "center") if c in table.columns)
-    time_column, event_column = (next(c for c in names if c in table.columns) for names in (TIMES, EVENTS))
-    drop = [c for c in ("pid", "id", "fold", "TSS", "tss") if c in table.columns]
-    table = table.drop(drop)
-    event = table[event_column].to_numpy().astype(bool)
+    table, site, time_column, event_column = pl.read_csv(path), "site", "survival_time_days", "label"
+    region, event = table[site].to_numpy(), table[event_column].to_numpy().astype(bool)
     y = signed_times(table[time_column].to_numpy(), event)
     risks = {name: np.zeros((repeats, len(table))) for name in ("local", "exact")}
     for repeat in range(repeats):
@@ -242,9 +237,6 @@ def speed(rows: int, columns: int, trees: int, library: str) -> None:
     began = time.process_time()
     fit(trees)
     print(f"{library:16} {rows} x {columns}, {trees} trees: {time.process_time() - began:.1f} s of CPU", flush=True)
-
-
-TIMES, EVENTS = ("T", "time", "days"), ("E", "event", "died")
 
 
 def main(arguments: list[str]) -> None:

@@ -277,6 +277,9 @@ def test_a_site_without_events_or_with_one_row_takes_part(rows):
     for frame in (none, one):
         fed = federated(frame)
         assert sv.HistogramForest(**BINS).fit(fed).forest_ == sv.PooledForest(**BINS).fit(fed).forest_
+    for learner in (sv.MergedForest(n_estimators=6), sv.BOFRF(n_estimators=3), sv.AutoForest(n_estimators=3)):
+        forest = learner.fit(federated(none)).forest_
+        assert concordance(labels_of(rows), forest.predict(rows.drop("days", "died", "site"))) > 0.6
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def r2(parts: np.ndarray) -> float:
 
 
 FEWEST_ROWS, FEWEST_OF_A_CLASS = 10, 5
-"""Fewest test rows, and fewest rows of each class, for a confidence interval."""
+"""Minimum number of test rows, and of rows of each class, for a confidence interval."""
 
 
 def enough_rows(by_class: np.ndarray) -> bool:
@@ -270,7 +270,7 @@ def _mean_of_known(values: list[float]) -> float:
 # -- the table of metrics
 
 Task = Literal["two", "several", "number"]
-"""What is predicted: one of two classes, one of several, or a number."""
+"""The kind of target: one of two classes, one of several, or a number."""
 
 _CLASSES: tuple[Task, ...] = ("two", "several")
 

@@ -58,7 +58,7 @@ def test_owners_read_query_and_covariates_in_words(joined):
     learned = " ".join(shown.consent.learned)
     assert "a query of the study selects in your database or export" in learned
     assert "creatinine" in learned
-    printed = said(silvan("site", "studies", joined.path))
+    printed = said(silvan("site", "approve", joined.path))
     assert "SELECT 1 FROM condition_occurrence c" in printed
 
 

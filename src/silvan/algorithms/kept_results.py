@@ -22,7 +22,7 @@ RECORD, MODEL, OWN_MODEL, SIGNATURE = "run.json", "model.silvan", "model-own.sil
 """Files of results: the site's copy of the record, the shared model, the site's model, the coordinator's signature."""
 
 MADE_MODEL = "model-made-here.silvan"
-"""The forest that the site made with its own rows, if it did; no message writes this file."""
+"""The site's personal forest, if there is one: a file that no message can write."""
 
 _TASK = "results"
 

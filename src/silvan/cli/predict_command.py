@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Words = list[str] | None
 
 _MOST_COLUMNS = 5
-"""Most columns with a warning of their own."""
+"""Maximum number of columns with separate warnings."""
 
 Reading = Annotated[
     Words,

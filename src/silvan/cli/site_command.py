@@ -156,7 +156,8 @@ def _show_studies(member: "SiteFiles", folder: Path) -> None:
         print_parts(title)
         for question, texts in [] if explained.consent is None else explained.consent.parts():
             print_parts(Text(question, style="bold"), Text("\n".join(map(clean, texts))))
-        print_parts(Text("In detail", style="bold"), Text("\n".join(map(clean, explained.lines))))
+        lines = [clean(part) for line in explained.lines for part in line.splitlines()]
+        print_parts(Text("In detail", style="bold"), Text("\n".join(lines)))
         if explained.leaves:
             print_parts(kinds_table(explained.leaves))
         if member.policy.approve and not approved:

@@ -30,7 +30,7 @@ VERDICT = {"held": "green", "close": "yellow", "exceeded": "red", "not run": "di
 _STYLES = GAIN | VERDICT
 
 _SHORT = {"Positive": "Pos.", "Test rows": "Rows", "Sensitivity": "Sens.", "Specificity": "Spec.", "Threshold": "At"}
-"""Shorter heads for the report's tables, since a terminal has little room."""
+"""Shorter heads for the report's tables, because a terminal has little space."""
 
 _MOST_COLUMNS = 5
 """Number of most important columns shown."""

@@ -21,7 +21,7 @@ NO_GROUPS = (
 )
 
 ROW_OF_PERSON = np.dtype([("person", np.uint64), ("place", np.uint32), ("rows", np.uint32)])
-"""The key of a row that belongs to a person: the person, the row's place among the person's rows, and their number."""
+"""The key of a person's row: the person, the row's position among the person's rows, and their number."""
 
 
 class Groups:

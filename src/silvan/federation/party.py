@@ -30,7 +30,7 @@ WHOLE, TEXT = "whole numbers", "text"
 
 
 Match = Literal["keyed", "psi"]
-"""How rows are matched: by digests of all ids, which the coordinator sees, or by private set intersection."""
+"""How rows are matched: by digests of all IDs, which the coordinator sees, or by private set intersection."""
 
 _OWN = (
     "id_column",

@@ -28,7 +28,7 @@ from silvan.util.kernels import njit
 PRIME = (1 << 61) - 1
 
 ROOM = 1 << 60
-"""No counter of a sum, nor all parts of one together, may be so large: or it could hide a difference of p."""
+"""Limit on counters of a sum and on the total of their parts: larger ones could hide a difference of p."""
 
 Points = tuple[int, int]
 
@@ -39,7 +39,7 @@ _LOW, _LOW_BITS = np.uint64((1 << 31) - 1), np.uint64(31)
 _MIDDLE, _MIDDLE_BITS = np.uint64((1 << 30) - 1), np.uint64(30)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _BLOCK = 1024
-"""Counters whose products with powers are added up at a time."""
+"""Number of counters whose products with powers are added at a time."""
 
 _SMALL = 1 << 21
 """A block of counters below this, times 31 bits of a power each, adds up in 63 bits."""

@@ -26,7 +26,7 @@ SIGNING = "signing key"
 """Key of the signing key of a site without a folder, in this process."""
 
 LASTING = (SEQUENCE, SHARE, SIGNING, "secret", "shared key", "paillier key", "named ")
-"""Prefixes of values that a site cannot receive or draw again, and of the protocol sequence that it enforces."""
+"""Prefixes of values that a site cannot receive or sample again, and of the protocol sequence that it enforces."""
 
 
 class Store(ABC):

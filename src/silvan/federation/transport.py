@@ -13,7 +13,7 @@ from silvan.federation.message import Verb
 from silvan.federation.site import Site
 
 Progress = Callable[[str, str, int, int], None]
-"""Called with a site, what it is doing, and how much of how much is done."""
+"""Called with a site, its activity, the amount done, and the total."""
 
 
 class Transport(ABC):

@@ -21,7 +21,7 @@ from silvan.forest.category_set import is_category_split
 from silvan.util.readable import count_of
 
 Combine = Literal["mean", "vote", "stages", "log_odds"]
-"""How trees combine to an answer.
+"""How trees are combined.
 
 mean    the weighted mean of leaf values
 vote    each tree votes with its weight for the most probable class of its leaf; scores are still the weighted mean. A
@@ -49,24 +49,24 @@ STAGE_ARRAYS = {
     "group": np.int32,  # (trees,) the stage of each tree: starting at 0, never decreasing, without gaps
     "say": np.float64,  # (stages,)
 }
-"""Arrays only of forests that combine by stages."""
+"""Additional arrays of forests that combine by stages."""
 
 CALIBRATION_ARRAYS = {
     "knots": np.float64,  # (classes, points) summed leaf values, increasing
     "odds": np.float64,  # (classes, points) log-odds there, never decreasing; linear between and beyond
 }
-"""Arrays only of forests that combine log-odds."""
+"""Additional arrays of forests that combine log-odds."""
 
 RELIABILITY_ARRAYS = {
     "curve": np.float64,  # (classes, 2) by class: intercept and slope of log-odds, from mean scores to probabilities
     "errors": np.float64,  # (2, points) out-of-bag errors, increasing; the number of rows with at most this error
 }
-"""Optional arrays of forests that answer by mean or vote: the reliability of their scores."""
+"""Additional arrays of forests that combine by mean or vote: the reliability of their scores."""
 
 SURVIVAL_ARRAYS = {
     "times": np.float64,  # (outputs,) rising: the times that leaves' cumulative hazards are of
 }
-"""More arrays, of survival forests and of no others; their leaves hold curves (``curves.py``)."""
+"""Additional arrays of survival forests, whose leaves contain curves (``curves.py``)."""
 
 EXTRA_ARRAYS = {
     **STAGE_ARRAYS,

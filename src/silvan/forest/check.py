@@ -13,7 +13,7 @@ from silvan.forest.category_set import SET_WORDS, is_category_split, known_bins
 from silvan.forest.curves import MOST_TIMES, are_hazards
 
 ODDS_CAP = 1e6
-"""Bound on leaf values, knots and log-odds of forests that add log-odds; knots differ by at least its inverse."""
+"""Maximum magnitude of added leaf values, knots and log-odds; knots differ by at least its inverse."""
 
 CURVE_CAP = 100.0  # bound on intercepts and slopes of calibration curves
 

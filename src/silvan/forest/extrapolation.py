@@ -1,7 +1,7 @@
-"""Numbers far beyond all thresholds of their column, which the forest has probably not seen in training.
+"""Extrapolation: numbers far beyond all thresholds of their column.
 
 Sites do not disclose the ranges of their columns, but thresholds lie among the training values. Beyond the outermost
-thresholds, a forest predicts the same for all numbers.
+ones a forest predicts the same for all numbers.
 """
 
 from typing import NamedTuple
@@ -13,10 +13,10 @@ from silvan.forest.forest import Forest
 _LARGEST = np.finfo(np.float32).max
 
 _FAR, _SHARE = 1.0, 0.1
-"""Distance beyond the outermost thresholds, relative to their range, and the least share of rows so far outside."""
+"""Distance beyond the outermost thresholds, in multiples of their range, and the minimum share of rows."""
 
 _VERY_FAR = 3.0
-"""Distance at which one row suffices, because heavy tails of training data hardly reach so far."""
+"""The distance at which a single row suffices: heavy tails of training rows hardly reach this far."""
 
 
 class Outside(NamedTuple):
@@ -29,8 +29,8 @@ class Outside(NamedTuple):
 
 
 def far_outside(forest: Forest, X: np.ndarray) -> list[Outside]:
-    """Return the columns of encoded rows with numbers far outside the training values, most rows first."""
-    outside = []
+    """Return the columns of encoded rows with numbers far outside the training range, most first."""
+    found = []
     for place, feature in enumerate(forest.schema.features):
         thresholds = np.unique(forest.threshold[forest.feature == place])
         thresholds = thresholds[np.abs(thresholds) < _LARGEST]  # other thresholds only separate missing values

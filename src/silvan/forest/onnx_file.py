@@ -27,7 +27,7 @@ from silvan.forest.predict import FAR_ODDS, SURE, log_odds
 from silvan.util.files import write_whole
 
 _IR, _OPSET, _ML_OPSET = 8, 15, 3
-"""Old enough for runtimes of 2022, and recent enough for all operations used here."""
+"""Old enough for runtimes of 2022, new enough for all operations used here."""
 
 _LARGEST = np.finfo(np.float32).max
 

@@ -19,7 +19,7 @@ from silvan.forest.category_set import is_category_split, known_bins, set_bits
 from silvan.forest.predict import as_matrix, scores
 
 _MOST_SPLITS, _MOST_NUMBERS = 1 << 14, 1 << 22
-"""Most splits checked, and about the most numbers in their rows: a few seconds, and about ten megabytes."""
+"""Maximum number of splits to check, and of numbers in their rows: seconds, and tens of megabytes."""
 
 _KINDS = 4
 _LARGEST = np.finfo(np.float32).max

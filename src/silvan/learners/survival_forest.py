@@ -7,6 +7,7 @@ from typing import Any, Self
 import narwhals as nw
 import numpy as np
 
+from silvan.data.bins.time_bins import N_CODES, check_events, time_cells
 from silvan.data.encode import encode_label
 from silvan.data.schema import Label, Schema
 from silvan.data.table import read_table
@@ -93,6 +94,7 @@ class SurvivalForest(Estimator):
         """
         self._settings()
         labels = signed_labels(y)
+        check_events(np.bincount(time_cells(labels), minlength=N_CODES))
         X, labels = self._read_table(X, labels)
         keys = keys_of(groups, np.ones(len(labels), np.bool_))
         label = label_of(self._features)

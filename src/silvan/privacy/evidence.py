@@ -15,7 +15,7 @@ EVIDENCE = "evidence"
 """The folder of evidence in a site's folder."""
 
 _MOST, _LARGEST = 100, 1 << 22
-"""Messages that are kept, and bytes of one."""
+"""Maximum number of stored messages, and of bytes per message."""
 
 
 def keep_evidence(folder: Path, message: SignedMessage) -> str:

@@ -25,11 +25,11 @@ from silvan.util.readable import count_of
 _KEY = "ledger mark"
 
 FROM_BACKUP = "from-backup"
-"""A file in every backup, with its time: a folder that has it was put back and may have answered more since."""
+"""A file in every backup, with its time: a folder with it was restored and may have sent later replies."""
 
 
 BEHIND = "ledger-behind"
-"""A file of a site whose ledger lacks what others know of it: how many lines there were, and the last one's digest."""
+"""A file of a site whose ledger lacks lines known to others: their number, and the last one's digest."""
 
 
 def write_behind(folder: Path, known: Head) -> None:

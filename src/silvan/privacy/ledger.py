@@ -29,10 +29,10 @@ from silvan.util.folder_lock import lock_folder
 from silvan.util.readable import count_of, is_or_are, printable
 
 LEDGER, HEAD = "ledger.jsonl", "ledger.head"
-"""What the files are called in a site's folder."""
+"""The names of the files in a site's folder."""
 
 START = digest(b"silvan ledger")
-"""What the first line has in place of the digest of one before it."""
+"""The first line's value in place of the digest of a previous one."""
 
 _LONGEST = 300
 _ABOUT_LINE, _ABOUT_HEAD = b"silvan ledger line\0", b"silvan ledger head\0"

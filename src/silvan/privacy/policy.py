@@ -10,7 +10,7 @@ from silvan.privacy.noise.laplace import check_epsilon
 from silvan.privacy.site_folder import EVERYTHING, Approval
 
 CLOSED_BY_DEFAULT = frozenset({"AdaptiveLevel"})
-"""Kinds that must be named to be allowed: bins with means are single values where a bin holds one row."""
+"""Kinds that must be named to be allowed: the mean of a bin with one row is a single value."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ EVERYTHING = "*"
 """In a list of kinds of messages: all that the policy allows."""
 
 APPROVALS = "approvals.json"
-"""What the file is called in a site's folder."""
+"""The name of the file in a site's folder."""
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ MANY = 12
 """With more sites than this, long lists of sites are folded."""
 
 MODELS = ("local", "federated", "pooled")
-"""Models that have a mark and a colour of their own."""
+"""Models with their own mark and colour."""
 
 Line = dict[str, Any]
 

@@ -14,7 +14,7 @@ MOST_LEVELS = 3
 """Number of levels of splits shown."""
 
 _MOST_NAMES = 4
-"""Most categories that a condition names."""
+"""Maximum number of categories named in a condition."""
 
 
 def outline(forest: Forest) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ _NOT_THERE = {
     "friedman_mse": "it is designed for boosting",
     "poisson": "numbers are evaluated only by their squared error",
 }
-"""Criteria of scikit-learn that are not supported, with the reasons."""
+"""Unsupported criteria of scikit-learn, and the reasons."""
 
 TIME_BINS = 64
 

@@ -199,7 +199,7 @@ def gain(left: np.ndarray, total: np.ndarray, rule: Rule) -> float:
 
 
 EXACT_MASS = 1 << 26
-"""Up to this mass of all rows, floats represent squares of masses and their sums exactly."""
+"""Up to this total mass, squares of masses and their sums are integers that a float represents exactly."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

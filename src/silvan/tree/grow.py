@@ -23,7 +23,7 @@ from silvan.tree.sampling import FREE, Monotonic, Ties, child_seeds, root_seeds
 from silvan.tree.split import Splits
 
 RULES = 1
-"""Version of the growing rules: increase it if the same study would give other trees.
+"""Version of the rules by which trees grow: increase it when the same study would give other trees.
 
 Journals record it, so that no forest mixes trees of two versions.
 """

@@ -17,10 +17,10 @@ from silvan.tree.stream import SplitsMade, list_counted, sort_rows, stream
 from silvan.util.threads import thread_map
 
 SMALL_TABLE = 1 << 20
-"""A table up to this many bytes stays in the processor's cache, so rows can be gathered from anywhere in it."""
+"""A table of this many bytes stays in the processor's cache, so that rows can be gathered from anywhere in it."""
 
 STREAM_BYTES, STREAM_ROUNDS = 1 << 22, 16
-"""A tree's level is counted row by row while its histograms take at most this many bytes, and for this many rounds."""
+"""A tree's level is counted in row order while its histograms take at most this much, and for this many rounds."""
 
 
 class Fillable(Protocol):

@@ -19,10 +19,10 @@ from silvan.util.threads import thread_map
 U = np.uint64
 
 RowSampling = bool | float
-"""How trees sample rows: True as a bootstrap of as many rows as there are, a number as one of that share, False not."""
+"""How trees sample rows: True as a bootstrap of all rows, a number as one of that share, False not at all."""
 
 ROWS, FEATURES, FOLDS, RESAMPLES, VALIDATION, TIES, PLACES = 1, 2, 3, 4, 5, 6, 7
-"""Purposes of a hash, in the top byte of every hashed message; draws for different purposes are independent."""
+"""Purposes of a hash, in the top byte of every hashed message; samples for different purposes are independent."""
 
 DRAW_STEPS = 1 << 16  # possible values of a row's number in the sampling for a tree
 TREES_A_HASH = 4  # trees that share the 64 bits of one hash

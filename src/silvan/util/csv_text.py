@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""What a spreadsheet takes for the beginning of a formula, full-width signs included."""
+"""Characters at the start of a spreadsheet formula, including full-width signs."""
 
 
 _QUOTED = re.compile(r'[,"\r\n]')

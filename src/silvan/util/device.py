@@ -20,7 +20,7 @@ DEVICES = ("auto", "cpu", "cuda")
 """Where trees may grow: on the processor, on a graphics card, or where it is faster."""
 
 WORTHWHILE = 1 << 20
-"""Rows of a table from which on a graphics card is faster."""
+"""Minimum number of rows for which a graphics card is faster."""
 
 
 class DeviceError(Exception):

@@ -19,7 +19,7 @@ log = logging.getLogger("silvan.files")
 log.addHandler(logging.NullHandler())
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What is raised where JSON cannot be read: damaged, of something else, or nested as deep as only mischief is."""
+"""Exceptions for unreadable JSON: damaged, unrelated, or maliciously nested."""
 
 Content = TypeVar("Content")
 

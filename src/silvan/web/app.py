@@ -32,14 +32,14 @@ log = logging.getLogger("silvan.web")
 
 _STATIC = Path(__file__).parent / "static"
 _PAUSE, _QUIET = 0.5, 15.0
-"""Seconds between two looks at a folder, and before an idle stream sends a sign of life."""
+"""Seconds between two checks of a folder, and before an idle stream sends a heartbeat."""
 
 _ALL = ("", "0.0.0.0", "::", "*")  # noqa: S104  refused below
 
 _MOST_BYTES, _MOST_NOTICES = 20_000, 50
 
 _REPORT = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
-"""What a report may do: show itself."""
+"""The permissions of a report: only to show itself."""
 
 HELP = Page("Help", "help.html.jinja", {})
 """The page that every folder has: it explains the others, and needs no network."""

@@ -133,7 +133,7 @@ def judged_mixes(n, shared, own, numbers=False):
 
 def judged(mixes, y, n_classes):
     """Scores of mixes as a site evaluates them; mixes that are not offered stay None."""
-    shown = [None if mix is None else np.stack([-mix, mix] if n_classes else [mix, mix], axis=1) for mix in mixes]
+    shown = [None if mix is None else np.stack([-mix, mix], axis=1) if n_classes else mix[:, None] for mix in mixes]
     return tuple(None if mix is None else score_quality(mix, y, n_classes) for mix in shown)
 
 

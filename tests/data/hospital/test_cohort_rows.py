@@ -375,6 +375,11 @@ def test_packed_files_several_codes_components_and_other_units(fhir):
     with gzip.open(fhir / "Condition.ndjson.gz", "wt") as file:
         file.writelines(f"{json.dumps(one)}\n" for one in resources)
     path.unlink()
+    path = fhir / "Encounter.ndjson"
+    visits = [json.loads(text) for text in path.read_text().splitlines()]
+    for one in visits:
+        one["type"] = [{"coding": [{"system": "http://example.org/kinds", "code": "visit"}]}]
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in visits))
     path = fhir / "Observation.ndjson"
     measured = [json.loads(text) for text in path.read_text().splitlines()]
     for one in measured:

@@ -43,7 +43,7 @@ from silvan.util.user_warnings import warn_user
 MAX_CELLS = 1 << 26  # maximum number of cells in all trees' confusion matrices that fit a message
 _ERROR_BITS = 24  # bits of a squared error as large as the square of half the range of all answers
 _FINER = 1 << (_ERROR_BITS // 2)
-"""How much finer labels are kept than squared errors, so that as many bits of them are left."""
+"""Additional bits of labels compared with squared errors, so that both keep the same precision."""
 
 
 # -- messages
@@ -430,7 +430,7 @@ def warn_if_none(weighted: dict[str, Weighted], tau: float) -> None:
 # go down the trees again, with the same reply.
 
 _MOST_ROWS = 1 << 13
-"""Rows that a site chooses on: more would tell apart only what hardly differs, and every tree is asked about each."""
+"""Maximum number of rows for a site's choice: more would distinguish only nearly equal ensembles."""
 
 _MOST_BYTES = 1 << 24  # memory for leaves; those of further trees are not recorded
 _SHARE = 8  # divisor of the memory limit that the owner sets: the part that leaves may take

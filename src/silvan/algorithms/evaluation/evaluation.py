@@ -42,7 +42,7 @@ CERTAINTY = {
     "few": "too few test rows",
     "unknown": "undefined",
 }
-"""What is written about the gain of the model that a site should use."""
+"""Verdicts on the gain of the recommended model."""
 
 ADVICE = {
     "gained": FEDERATED,
@@ -52,7 +52,7 @@ ADVICE = {
     "few": "unclear",
     "unknown": "unclear",
 }
-"""Which model a site should use, by the certainty of its gain: nothing is advised without evidence."""
+"""The model that a site should use, by the certainty of its gain: without evidence there is no advice."""
 
 _DIGITS = 3  # digits of metrics that leave a site
 

@@ -48,7 +48,7 @@ from silvan.forest.score import labels_at_leaves
 from silvan.privacy.gate import policy_of
 
 MIXES = tuple((own / 4, fitted / 4) for own in range(5) for fitted in range(5 - own))
-"""Shares of own trees, and of shared trees with leaf values from the site's rows; the shared forest has the rest.
+"""Shares of local trees, and of shared trees with local leaf values; the shared forest has the rest.
 
 The first is the shared forest alone.
 """
@@ -57,13 +57,13 @@ OWN_ALONE = MIXES.index((1.0, 0.0))
 
 _LUCK = 1.28  # standard errors subtracted from the gain of a mix: exceeded by chance one time in ten
 _NO_LUCK = (2.5, 4.0)
-"""Once a mix is ahead by more standard errors than the first, less is taken off, and nothing at the second."""
+"""If a mix leads by more standard errors than the first, less is subtracted, and nothing at the second."""
 
 _SCALE = 0.003
 """The gain, in AUC or in explained variance, at which a mix has e times as much weight as the shared forest."""
 
 _SURE_SCALE = 0.2
-"""The same in standard errors of the least certain gain, where that is less: many rows tell small gains apart."""
+"""The same in standard errors of the least certain gain, if that is smaller: many rows distinguish small gains."""
 
 _LEAST_ROWS = 5  # minimum number of the site's rows at a leaf for a local value
 _PRIOR_ROWS = 1.0  # how many rows the shared value of a leaf counts for beside these

@@ -31,10 +31,10 @@ from silvan.privacy.gate import policy_of
 from silvan.util.logistic import fit_logistic
 
 _SHARED_PRIOR = (0.5, 0.5)
-"""How strongly the shared curve is drawn to no change, as penalties on intercept and slope: a few rows' worth."""
+"""Penalties on intercept and slope that pull the shared curve towards no change: worth a few rows."""
 
 _SITE_PRIOR = (2.0, 8.0)
-"""The same of a site's curve, to the shared one: intercepts differ with the share of positives, slopes little."""
+"""The same for a site's curve towards the shared one: intercepts vary with the share of positives, slopes little."""
 
 _FLATTEST, _STEEPEST = 0.05, 50.0  # slopes of curves
 _FURTHEST = 50.0  # intercepts

@@ -8,9 +8,9 @@ class are counted together, at least one, and placed where the model is least ce
 than its group, whatever the model and the labels, and metrics change by at most one row per class.
 
 With subgroups, by categorical columns, rows are grouped by score within each subgroup, and metrics over all rows of a
-site use the same groups, because two groupings of the same rows could be compared with each other. Subgroups that are
-too small are taken together with others until they are large enough, so that what is left of all rows when those
-shown are taken off is no single one.
+site use the same groups, because two groupings of the same rows could be compared with each other. Subgroups that
+are too small are merged with others until they are large enough, so that subtracting the shown subgroups from all rows
+never leaves a single one.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from silvan.data.schema import Schema
 from silvan.errors import FormatError, InputError, reject
 from silvan.privacy.policy import Policy
 
-_SURE = 1e-6, 1.0 - 1e-6  # the least and the most that a score counts as a probability
-_STRETCHES = np.linspace(0.0, 6.0, 25)  # by what log-odds of scores may be stretched
-_DIGITS = 9  # digits of a group's score: rows that score the same do so in groups of any size
+_SURE = 1e-6, 1.0 - 1e-6  # the lowest and highest probability that a score counts as
+_STRETCHES = np.linspace(0.0, 6.0, 25)  # factors by which log-odds of scores may be stretched
+_DIGITS = 9  # digits of a group's score, so that equal scores stay equal in groups of any size
 
 
 class Answer(NamedTuple):
@@ -73,17 +73,17 @@ def in_groups(answer: Answer, y: np.ndarray, n_classes: int, least: int) -> tupl
 
 
 def one_class(labels: np.ndarray, n_classes: int) -> bool:
-    """Whether all labels, or all but one, are of one class: groups hide the difference, so metrics must hide it too."""
+    """Whether all labels, or all but one, have one class: groups hide the difference, so metrics must hide it too."""
     return bool(n_classes) and bool(len(labels) - np.bincount(labels).max(initial=0) <= 1)
 
 
 def hides_one_class(policy: Policy, labels: np.ndarray, n_classes: int) -> bool:
-    """Whether there must be no metrics of labels, since a policy has groups and the labels are of one class."""
+    """Whether metrics of labels must be withheld, because a policy has groups and the labels have one class."""
     return policy.score_groups > 1 and one_class(labels, n_classes)
 
 
 def arrange(answer: Answer, labels: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return labels in the order within groups in which they agree with others as far as can be."""
+    """Return labels in the order within groups that agrees with others as far as possible."""
     _, group = np.unique(np.column_stack([answer.scores, answer.decided]), axis=0, return_inverse=True)
     arranged = np.empty_like(labels)
     arranged[np.lexsort((other, group.ravel()))] = labels[np.lexsort((labels, group.ravel()))]
@@ -120,7 +120,7 @@ def _untold(counts: np.ndarray, means: np.ndarray) -> np.ndarray:
 def _likely(scores: np.ndarray, sizes: np.ndarray, n: int) -> np.ndarray:
     """Return how likely a group of mostly one class, by its score, has a row of another: about ``n`` in all.
 
-    Scores may be too sure of themselves, or not sure enough: their log-odds are stretched by what fits the total best.
+    Scores may be over- or underconfident: their log-odds are stretched by the factor that fits the total best.
     """
     scores = np.clip(scores, *_SURE)
     odds = sizes * ((1.0 - scores) / scores) ** _STRETCHES[:, None]
@@ -129,7 +129,7 @@ def _likely(scores: np.ndarray, sizes: np.ndarray, n: int) -> np.ndarray:
 
 
 def _spread(weights: np.ndarray, n: int) -> np.ndarray:
-    """Return ``n`` different places, as evenly as can be over their weights."""
+    """Return ``n`` different positions, as evenly as possible over their weights."""
     reach = np.cumsum(weights)
     places = np.searchsorted(reach, (np.arange(n) + 0.5) / n * reach[-1])
     places = np.maximum.accumulate(places - np.arange(n)) + np.arange(n)
@@ -147,8 +147,8 @@ def _group_starts(levels: np.ndarray, n: int, least: int) -> np.ndarray:
     return np.array(starts)
 
 
-MOST_COLUMNS = 3  # columns that make subgroups
-MISSING = -1  # what stands for a missing value among the codes of a subgroup
+MOST_COLUMNS = 3  # columns of subgroups
+MISSING = -1  # the code of a missing value in a subgroup
 _MOST_SHOWN = 200
 
 
@@ -175,7 +175,7 @@ class SubgroupRows(NamedTuple):
 
 # -- at a site
 def check_by(schema: Schema, by: Sequence[int]) -> None:
-    """Raise ``FormatError`` for columns that cannot make subgroups."""
+    """Raise ``FormatError`` for invalid columns of subgroups."""
     right = len(by) <= MOST_COLUMNS and len(set(by)) == len(by)
     if not right or not all(0 <= f < len(schema.features) and schema.features[f].categorical for f in by):
         raise FormatError("subgroups are by different columns of categories")
@@ -222,7 +222,7 @@ def in_groups_by_cell(
 
 # -- at the coordinator
 def places_of(schema: Schema, by: Sequence[str]) -> tuple[int, ...]:
-    """Return the places of columns that make subgroups; raise ``InputError`` for those that cannot."""
+    """Return the positions of subgroup columns; raise ``InputError`` for invalid ones."""
     if isinstance(by, str) or len(by) > MOST_COLUMNS or len(set(by)) < len(by):
         raise InputError.about("by", f"must be a list of at most {MOST_COLUMNS} columns, each once")
     for name in by:
@@ -236,7 +236,7 @@ def places_of(schema: Schema, by: Sequence[str]) -> tuple[int, ...]:
 
 
 def check_subgroups(subgroups: Sequence[Subgroup], schema: Schema, by: Sequence[int], rows: int) -> None:
-    """Raise ``FormatError`` for subgroups that are not possible; their metrics are checked as others are."""
+    """Raise ``FormatError`` for impossible subgroups; their metrics are checked as others are."""
     codes = [tuple(one.codes) for one in subgroups]
     fits = len(subgroups) <= (_MOST_SHOWN if by else 0) and len(set(codes)) == len(codes)
     for one in subgroups:

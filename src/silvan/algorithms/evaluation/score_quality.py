@@ -1,12 +1,12 @@
-"""How good a model's scores of rows are, and confidence intervals for how much better one model is on the same rows.
+"""The quality of a model's scores, and confidence intervals for the gain of one model over another on the same rows.
 
 For two classes the interval is DeLong's for the difference of two AUCs that share their rows, by midranks in
-O(n log n). For more classes, and for numbers, rows are sampled again and again, with replacement, and the difference is
-taken each time: from each class as many as it has, so that no class is ever lost.
+O(n log n). For more classes, and for numbers, it is a bootstrap of the difference, stratified by
+class.
 
-The fewer rows an interval is made of, the more it shows of a single one, so there is none for few rows. Nor is there
-one where the estimated variance of a difference is zero, unless the models score every row the same: the difference is
-not certain only because these rows agree on it.
+The fewer rows an interval has, the more it discloses about a single one, so there is none for few rows. There is also
+none if the estimated variance of a difference is zero, unless the models score every row the same: that these rows
+agree does not make the difference certain.
 
 Sites choose between models by ``ScoreQuality``: the error of a difference follows from each training row's influence.
 """
@@ -23,12 +23,12 @@ from silvan.survival_metrics import concordance_influence
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
-FEWEST_NUMBERS = 20  # fewest test rows for an interval where a number is predicted
+FEWEST_NUMBERS = 20  # minimum number of test rows for an interval in regression
 SHARE = (0.025, 0.975)
 
 _NOTHING = 1e-20  # a variance below this is due to rounding
 RESAMPLES, _FEWEST_RESAMPLES, ROWS_DRAWN = 1000, 200, 20_000_000
-"""Number of resamples; fewer, but not below the second, where resamples would draw more rows in all than the third."""
+"""Number of resamples; fewer, but at least the second, if the total number of rows would exceed the third."""
 
 
 def intervals(
@@ -40,7 +40,7 @@ def intervals(
     """
     found, two = np.full((len(answers), 2), np.nan), n_classes == 2
     others = [i for i, answer in enumerate(answers) if i != against and not np.isnan(answer).any()]
-    if n_classes > 2:  # the AUC is of the classes that have rows, and so are intervals of its gain
+    if n_classes > 2:  # the AUC is over the classes with rows, and so are intervals of its gain
         present, y = np.unique(y, return_inverse=True)
         answers, n_classes = [answer[:, present] for answer in answers], max(len(present), 1)
     enough = (
@@ -183,7 +183,7 @@ MetricName = Literal["auc", "accuracy", "rmse", "c_index", ""]
 
 @dataclass(frozen=True)
 class ScoreQuality:
-    """How good scores are: a metric, a merit of which more is better, and the influence of each row on the merit."""
+    """The quality of scores: a metric, a merit to maximise, and the influence of each row on the merit."""
 
     metric: MetricName
     value: float
@@ -231,7 +231,7 @@ def score_quality(answer: np.ndarray, y: np.ndarray, n_classes: int, by_pairs: b
 
 
 def _auc_influence(score: np.ndarray, here: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the AUC and how much each row adds to or takes from it: the components of DeLong's variance."""
+    """Return the AUC and each row's contribution to it: the components of DeLong's variance."""
     placement = np.empty(len(score))
     placement[here], placement[~here] = placements(score, here)
     auc = float(placement[here].mean())

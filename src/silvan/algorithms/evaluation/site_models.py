@@ -121,7 +121,7 @@ def keep_adjusted(
 def answer_on_test_rows(
     site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray, by: Sequence[int] = ()
 ) -> tuple[Answer, np.ndarray]:
-    """Score the test part in groups of rows; return the scores and the labels to count by, kept for both rounds."""
+    """Score the test rows in groups; return the scores and the assigned labels, cached for both rounds."""
 
     def score() -> tuple[Answer, np.ndarray]:
         part = site.part(schema, test=True)
@@ -145,7 +145,7 @@ def answer_on_test_rows(
 
 
 def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> SubgroupRows | None:
-    """Return the test rows by subgroup; None without columns that make some."""
+    """Return the test rows by subgroup; None without subgroup columns."""
     if not by:
         return None
     check_by(schema, by)
@@ -158,7 +158,7 @@ def test_cells(site: Site, schema: Schema, by: Sequence[int]) -> SubgroupRows | 
 
 
 def _threshold_at(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
-    """Return the decision threshold for the positive class of two; NaN where the most probable class is decided on."""
+    """Return the decision threshold for the positive class of two; NaN if the most probable class is predicted."""
     given = None if isinstance(candidate, LocalBoosting) else candidate.threshold
     if given is None or schema.n_classes != 2:
         return np.nan
@@ -169,13 +169,13 @@ def _threshold_at(site: Site, schema: Schema, candidate: Candidate, feature_key:
 
 
 def shown_threshold(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
-    """Return the threshold that a model decides by, or, where it decides by none, one chosen on training rows."""
+    """Return a model's decision threshold or, if it has none, one chosen on training rows."""
     at = _threshold_at(site, schema, candidate, feature_key)
     return threshold_of(site, schema, candidate, feature_key) if np.isnan(at) else at
 
 
 def shown_reach(site: Site, schema: Schema, candidate: Candidate, feature_key: np.ndarray) -> float:
-    """Return how far the intervals or sets of a model go; NaN where it has none."""
+    """Return the half-widths of a model's intervals or sets; NaN if it has none."""
     model = model_here(site, schema, candidate, feature_key)
     return np.nan if model is None else reach_of(model.forest, COVERAGE)
 

@@ -19,6 +19,7 @@ from silvan.algorithms.level_checks import AfterSplits, SplitHistory, check_hist
 from silvan.algorithms.requests import counts_of, schema_of
 from silvan.algorithms.shared_bins import bins_of, find_shared_bins
 from silvan.data.bins.bins import Bins
+from silvan.data.bins.time_bins import check_events
 from silvan.data.schema import MAX_BINS, Schema
 from silvan.errors import FormatError, reject
 from silvan.federation.federation import Federation
@@ -245,6 +246,8 @@ def fit(federation: Federation, schema: Schema, settings: Settings, feature_key:
     """Grow the forest of all sites' training rows."""
     bins, bins_blob, label, in_bins = find_shared_bins(federation, schema, settings.max_bins)
     plan = settings.federated_plan(len(schema.features))
+    if schema.label.event is not None:
+        check_events(label)
     measure = settings.measure(schema, label)
     rule = settings.rule(measure)
     schema_blob = federation.blob(schema.to_json().encode())

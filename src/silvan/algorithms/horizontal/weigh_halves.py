@@ -28,7 +28,7 @@ from silvan.forest.forest import Forest, join_forests
 from silvan.privacy.gate import policy_of
 
 REFITTED = 1.5
-"""Weight of trees with re-estimated leaves against those from sums where both do alike: their scores spread less."""
+"""Relative weight of trees with re-estimated leaves if both halves are equally good: their scores spread less."""
 
 _SCALE = 0.01  # a forest with this mean lead gets e times the weight
 _STEPS = 1000  # gaps are summed in thousandths

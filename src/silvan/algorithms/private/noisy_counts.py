@@ -25,7 +25,7 @@ from silvan.privacy.noise.noisy_request import Noisy, drawn_once
 from silvan.util.readable import count_of, is_or_are
 
 NARROWEST = 2.0**-40
-"""Bounds must be this far apart at least, as a share of their magnitude: closer ones are lost in rounding."""
+"""Minimum distance of bounds as a share of their magnitude: closer ones are lost to rounding."""
 
 
 def public_schema_of(site: Site, blob: Blob) -> Schema:
@@ -91,7 +91,7 @@ MAX_DEPTH = 128
 """Maximum depth of trees in noisy requests; forests of millions of rows have some 60 levels."""
 
 MAX_STEPS = 1 << 17
-"""Levels of all its trees together: 1,000 trees of 100 levels are fewer."""
+"""Maximum total number of levels of a model's trees: 1,000 trees of 100 levels have fewer."""
 
 
 def model_to_count_by(site: Site, schema: Schema, blob: Blob) -> Forest:

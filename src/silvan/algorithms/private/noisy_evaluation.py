@@ -38,13 +38,13 @@ from silvan.privacy.noise.laplace import Noise
 
 _ODDS = np.arange(-11, 12) / 3.0
 EDGES = 1.0 / (1.0 + np.exp(-_ODDS))
-"""Where bins of a probability meet: evenly in log-odds, so that rare classes have bins too; 0.5 among them."""
+"""Edges of probability bins: even in log-odds, so that rare classes have bins too; 0.5 is one of them."""
 
 _HALF = int(np.searchsorted(EDGES, 0.5)) + 1  # the first bin above 0.5
 N_BINS = len(EDGES) + 1
 
 N_ERRORS = 26
-"""Bins of an error: each reaches 1.2 times as far as the one before; the last is for all beyond the number's bounds."""
+"""Error bins: each reaches 1.2 times as far as the previous one; the last one covers errors beyond the bounds."""
 
 N_VALUES = 16  # bins of a number, evenly between its bounds
 _RESAMPLES = 500

@@ -52,7 +52,7 @@ from silvan.util.kernels import njit
 
 _MOST_COUNTERS = 1 << 24  # maximum number of statistics in a level's histograms
 _LARGEST_TOTAL, _LARGEST_PRODUCT = 1 << 52, (1 << 63) - 1
-"""Of noisy counts made consistent: more rows than there are, and what 64 bits hold."""
+"""Limits on consistent noisy counts: more rows than any table has, and the range of 64 bits."""
 
 
 # -- messages

@@ -56,14 +56,14 @@ RECIPES = (
     (1500.0, Recipe(6, 64, 1, 0.2, 0.3, None, 0.7)),
     (np.inf, Recipe(6, 512, 3, 0.5, 0.5, None, 0.7)),
 )
-"""Each up to this many rows times epsilon a feature."""
+"""Each applies up to this number of rows times epsilon per feature."""
 
 MOST_COLUMNS = 6  # of one table
 _ROWS_A_FEATURE = 20
 _LEAST_FEATURES = 3
 _FOR_CUTS, _FOR_CALIBRATION = 100.0, 500.0
 _LEAST_NUMBERS = 1000.0
-"""Rows times epsilon from which looking for cuts, and calibrating, is worth its cost; and to predict a number."""
+"""Minimum rows times epsilon for which choosing cuts and calibrating are worth their cost; and for regression."""
 
 _CLASS_SHARES = (Fraction(1, 5), Fraction(1, 10))  # cuts, calibration
 _NUMBER_SHARES = (Fraction(3, 20), Fraction(1, 10), Fraction(1, 10))  # cuts, mean, slope

@@ -23,7 +23,7 @@ def settled(estimate: np.ndarray) -> np.ndarray:
 _HEIGHTS = (0.2, 0.6, 2.0, 5.0)
 _LENGTHS = (1.0, 3.0, 8.0)
 _BY_WIDTH = (0.0, 0.8)
-"""Parts of a column's rows that are taken to be spread by the width of bins, which are narrow near the lower bound."""
+"""Shares of a column's rows assumed to follow the width of bins, which are narrow near the lower bound."""
 
 _SPIKE = 16.0  # prior variance of a separate bin, as a multiple of that of the others
 

@@ -18,7 +18,7 @@ from silvan.federation.party import Party
 from silvan.federation.store import CacheKey
 
 _NAMED = "named "
-"""How keys of a store begin under which the name behind a number is kept."""
+"""Prefix of a store's keys for the names behind numbers."""
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ from silvan.tree.partition import spread
 from silvan.tree.split import Splits
 
 Drawn = dict[str, tuple[np.ndarray, np.ndarray]]
-"""By party: which nodes of a level have some of its columns in their draw, and which columns these are."""
+"""For each party: the nodes of a level that sampled some of its columns, and these columns."""
 
 
 class VerticalCoordinator(ABC):

@@ -37,7 +37,7 @@ from silvan.tree.node_rows import NodeRows
 from silvan.tree.objectives import Measure
 
 TESTING = False
-"""Whether short keys are allowed, which protect nothing; tests set it."""
+"""Whether short, insecure keys are allowed; only tests set this."""
 
 # -- messages
 

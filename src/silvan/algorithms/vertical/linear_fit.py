@@ -41,7 +41,7 @@ from silvan.federation.message import Blob, Request
 from silvan.federation.store import digest
 
 HISTORY = 1 << 28
-"""Most bytes of offered columns, which are kept so that a party can begin anew; no more steps are made then."""
+"""Maximum bytes of offered columns, which are kept so that a party can restart; then no further steps follow."""
 
 # -- in one place
 
@@ -63,7 +63,7 @@ def fit_joined_rows(
 
 
 ASKS: tuple[type[Request], ...] = (Explain, OfferDirection, KeepCoefficients)
-"""Kinds of messages that fitting asks."""
+"""Kinds of messages for fitting."""
 
 
 @dataclass(frozen=True)

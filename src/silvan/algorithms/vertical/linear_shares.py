@@ -28,7 +28,7 @@ from silvan.forest.tensors import read_tensors, write_tensors
 from silvan.util.threads import algebra_threads
 
 _SAME = 1e-9
-"""A column whose standard deviation is smaller than that, relative to its mean, counts as the same in all rows."""
+"""A column with a smaller standard deviation, relative to its mean, counts as constant."""
 
 
 class Design(msgspec.Struct, frozen=True, dict=True):
@@ -107,10 +107,10 @@ def _filled(raw: np.ndarray, fill: np.ndarray, missing: np.ndarray) -> np.ndarra
 
 
 FINE = 32
-"""Bits after the point of predictors."""
+"""Fractional bits of predictors."""
 
 ROOM = 58
-"""Bits that a part of a sum may have."""
+"""Maximum bits of a part of a sum."""
 
 # -- messages
 

@@ -39,19 +39,19 @@ from silvan.privacy.identity.seal import LABEL_HOLDER, seal, unseal
 from silvan.util.threads import algebra_threads
 
 FRACTION = 28
-"""Bits after the point of columns and residuals."""
+"""Fractional bits of columns and residuals."""
 
 PER_ROW = 36
-"""Bits after the point of products, which are sent divided by the number of rows."""
+"""Fractional bits of products, which are sent divided by the number of rows."""
 
 SHARPEST = 27
-"""Most bits by which a small direction is scaled up; no tolerance is finer."""
+"""Maximum number of bits for scaling up a small direction; no tolerance is finer."""
 
 _EXACT = 2.0**-6
-"""Columns smaller than that are too coarse in fixed point: they are asked for again, scaled up."""
+"""Smaller columns are too coarse in fixed point: they are requested again, scaled up."""
 
 INNER = 0.1
-"""The label holder's own tolerance, as a part of that of the whole regression."""
+"""The label holder's tolerance, as a fraction of that of the whole regression."""
 
 
 # -- messages

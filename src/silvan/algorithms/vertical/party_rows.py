@@ -48,7 +48,7 @@ class GrowingContext(msgspec.Struct, frozen=True):
 
 
 MAX_COLUMNS = 1 << 24
-"""The most columns of all parties together."""
+"""Maximum total number of columns over all parties."""
 
 
 class Round(msgspec.Struct, frozen=True):

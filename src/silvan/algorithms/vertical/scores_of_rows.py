@@ -39,7 +39,7 @@ from silvan.util.csv_text import csv_text
 from silvan.util.files import write_whole
 
 _BYTES = 1 << 26
-"""Predictions that take more are sent in several messages, of which each becomes a file."""
+"""Larger predictions are sent in several messages, each of which becomes a file."""
 
 _MOST_PARTS = 10_000
 

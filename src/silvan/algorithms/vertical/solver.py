@@ -15,16 +15,16 @@ import numpy as np
 from silvan.errors import FormatError
 
 _STEPS, _INNER = 100, 200
-"""Most steps of Newton's method, and of conjugate gradients within one of them."""
+"""Maximum number of steps of Newton's method, and of conjugate gradients within one of them."""
 
 _AT_ONCE, _WORK, _ROWS = 1000, 10**10, 4096
-"""Up to so many coefficients and multiplications the whole Hessian is computed; rows at a time while it is summed."""
+"""Maximum number of coefficients and multiplications for computing the whole Hessian; rows at a time in its sum."""
 
 _ROUGHLY = 1e-4
 """By how much conjugate gradients reduce the squared residual of a Newton step."""
 
 _NOTHING = 1e-13
-"""Eigenvalues smaller than that, relative to the largest, count as zero."""
+"""Smaller eigenvalues, relative to the largest, count as zero."""
 
 
 class MisfitError(FormatError):

@@ -146,8 +146,8 @@ def find_bins(
         _put_values(image, cuts, value_codes(len(cuts), steps, max_bins), codes[:, f])
         return grid.values(cuts), steps
 
-    cuts, steps = zip(*_map_columns(one, X, n_jobs), strict=True)
-    return make_bins(schema, cuts, steps, max_bins), codes
+    found = list(_map_columns(one, X, n_jobs))  # none, for a party that has the label alone
+    return make_bins(schema, [cuts for cuts, _ in found], [steps for _, steps in found], max_bins), codes
 
 
 def make_bins(

@@ -13,7 +13,7 @@ from silvan.errors import InputError
 
 _GRID = Grid.for_columns(1)
 N_CODES = 2 * (_GRID.middle + 1)
-"""How many codes ``time_cells`` has."""
+"""The number of codes of ``time_cells``."""
 
 
 def time_cells(y: np.ndarray) -> np.ndarray:
@@ -30,8 +30,8 @@ def choose_times(counts: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]
     """
     by_cell = counts.reshape(-1, 2)
     cells = np.flatnonzero(by_cell[:, 1])
-    if not len(cells):
-        raise InputError("no row has the event: there is nothing to learn from times that are all censored")
+    if not len(cells):  # as at a site without events, whose trees then have nothing to split by
+        cells = np.flatnonzero(by_cell[:, 0])[-1:]
     if len(cells) == 1:  # two ends, so that curves are never taken for numbers
         cells = np.array([cells[0] - 1, cells[0]]) if cells[0] else np.array([0, 1])
     if len(cells) > most:
@@ -41,6 +41,12 @@ def choose_times(counts: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]
     rows = np.zeros((len(cells) + 1, 2), np.int64)
     np.add.at(rows, np.searchsorted(cells, np.arange(len(by_cell))), by_cell)
     return grid.values(np.minimum(cells.astype(np.int64) << _GRID.coarse, grid.LARGEST)).astype(np.float64), rows
+
+
+def check_events(counts: np.ndarray) -> None:
+    """Raise ``InputError`` if no row has the event, given rows by ``time_cells``."""
+    if not counts.reshape(-1, 2)[:, 1].any():
+        raise InputError("no row has the event: there is nothing to learn from times that are all censored")
 
 
 def codes_of(y: np.ndarray, times: np.ndarray) -> np.ndarray:

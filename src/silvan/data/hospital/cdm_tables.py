@@ -37,7 +37,7 @@ cdm_source: cdm_source_name cdm_version
 _TEXT = ("_source_value", "_name", "domain_id", "vocabulary_id", "concept_class_id", "standard_concept", "concept_code")
 _ENDINGS = {"_date": "DATE", "_datetime": "TIMESTAMP", "_number": "DOUBLE PRECISION", "quantity": "DOUBLE PRECISION"}
 VOCABULARY = frozenset({"concept", "concept_ancestor"})
-"""The tables that may stand in a schema of their own."""
+"""The tables that may be in a separate schema."""
 
 
 def _type_of(column: str) -> str:
@@ -56,7 +56,7 @@ TABLES = MappingProxyType(
 
 
 class Domain(NamedTuple):
-    """A table of events: what they are called, and the columns that matter."""
+    """A table of events: its names, and the relevant columns."""
 
     words: str
     table: str

@@ -1,4 +1,4 @@
-"""What a study says of its rows where sites have OMOP databases or FHIR files: a cohort, concepts and covariates.
+"""A study's definition of its rows at sites with OMOP databases or FHIR files: a cohort, concepts and covariates.
 
 The same text gives the same columns at every site. Concepts have a name in the study, and stand for concept ids at
 sites with OMOP and for codes at sites with FHIR. Everything here is part of the study's text, so owners approve it.
@@ -20,7 +20,7 @@ Text = Annotated[str, Meta(pattern=NOT_EMPTY)]
 PERSON, INDEX_DATE = "person_id", "index_date"
 NO_UNIT = "none"
 ALWAYS = 1_000_000
-"""Days before the index date that reach back before all records."""
+"""Days before the index date that precede all records."""
 
 _CODE = re.compile(r"[^|\s]+\|\S.*")
 _MOST_NAMED = 12
@@ -182,15 +182,14 @@ class CohortPlan:
     with_date: bool = False  # whether the index date is a column, by which rows are split
 
     def words(self) -> list[str]:
-        """Describe the rows and columns for whoever approves them; the query comes last, as it is written."""
+        """Describe the rows and columns for the approving owner; the query comes last, as written."""
         columns = [f"{name}: {one.words(self.concepts)}." for name, one in self.covariates.items()]
         return [
             "Rows are made at your site, one per person, from your OMOP database or FHIR files: the cohort query below "
             "runs there, only reads, and no row leaves.",
             f"Besides what the query returns there are {count_of(len(columns), 'column')}:",
             *columns,
-            "The cohort query:",
-            *self.query.strip().splitlines(),
+            f"The cohort query:\n{self.query.strip()}",
             *(f"In it, {name} stands for {one.words()}." for name, one in self.concepts.items()),
         ]
 

@@ -1,7 +1,7 @@
 """The cohort query: parsed, refused unless it only selects from known tables, and written for a site's database.
 
-A study's author writes SQL that runs at other people's sites. What may stand in it is listed, piece by piece: anything
-else, whatever it does, is refused. Arithmetic with dates, which databases write differently, is found by its types.
+A study's author writes SQL that runs at other people's sites. All allowed elements are listed; anything else is
+refused. Arithmetic with dates, which databases write differently, is recognised by its types.
 """
 
 import logging
@@ -26,7 +26,7 @@ _FUNCTIONS = """
     DenseRank Lag Lead FirstValue LastValue
 """
 _ALLOWED = frozenset(f"{_CLAUSES} {_VALUES} {_FUNCTIONS}".split())
-"""The pieces that a query may consist of, as sqlglot calls them."""
+"""The allowed elements of a query, by sqlglot's names."""
 
 _NEEDED = PERSON, INDEX_DATE
 _DATES = ("DATE", "TIMESTAMP")
@@ -34,9 +34,9 @@ _MOST_STEPS = 200  # pieces of date arithmetic in a query
 
 
 class Dialect(NamedTuple):
-    """How a database writes what differs: dates, their parts, days between two, a moment, and a list of ids."""
+    """The syntax of a database: dates, their parts, days between two, a moment, and a list of ids."""
 
-    name: str  # what sqlglot calls it
+    name: str  # sqlglot's name for it
     date: str
     part: str
     days: str
@@ -80,7 +80,7 @@ PARTS = {"YEAR": "Y", "MONTH": "m", "DAY": "d"}
 
 
 class CohortQuery:
-    """A checked cohort query. ``columns`` are what it returns besides the person and the index date."""
+    """A checked cohort query. ``columns`` are its output besides the person and the index date."""
 
     def __init__(self, text: str, concepts: list[str]) -> None:
         self._glot = import_sqlglot()
@@ -141,7 +141,7 @@ class CohortQuery:
                 )
 
     def _typed(self, tree: Any) -> Any:
-        """Resolve all columns and their types, and write arithmetic with dates in one way."""
+        """Resolve all columns and their types, and normalise arithmetic with dates."""
         from sqlglot.optimizer.annotate_types import annotate_types
         from sqlglot.optimizer.qualify import qualify
         from sqlglot.schema import MappingSchema
@@ -166,7 +166,7 @@ class CohortQuery:
         return tree
 
     def _one_step(self, tree: Any) -> bool:
-        """Turn the first piece of arithmetic with dates, innermost first, into ``DateDiff`` or ``DateAdd``."""
+        """Convert the first piece of arithmetic with dates, innermost first, to ``DateDiff`` or ``DateAdd``."""
         from sqlglot.optimizer.scope import traverse_scope
 
         exp = self._glot.exp
@@ -189,7 +189,7 @@ class CohortQuery:
         return False
 
     def _days(self, node: Any) -> Any:
-        """Return a number of days, which an interval may also be written as."""
+        """Return a number of days, which may also be given as an interval."""
         exp = self._glot.exp
         if not isinstance(node, exp.Interval):
             return node.copy()
@@ -238,7 +238,7 @@ class CohortQuery:
 
 
 def import_sqlglot() -> Any:
-    """Return the library that reads and writes SQL; what it logs is said in errors."""
+    """Return the library that reads and writes SQL; its log messages become errors."""
     try:
         import sqlglot
     except ImportError:

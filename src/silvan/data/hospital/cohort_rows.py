@@ -1,4 +1,4 @@
-"""A site's table where a study makes it: rows of persons from an OMOP database or FHIR files."""
+"""A site's table that a study creates: rows of persons from an OMOP database or FHIR files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,18 +25,18 @@ NEEDS_HOSPITAL = "the study has a [cohort], so a table must be omop:DATABASE or 
 
 @dataclass(frozen=True)
 class CohortRows:
-    """The rows of a study's cohort at a site; until there is a study, only where they will come from."""
+    """The rows of a study's cohort at a site; before there is a study, only their source."""
 
     source: Hospital
     plan: CohortPlan | None = None
 
     def beside(self, folder: Path) -> "CohortRows":
-        """Return it with a relative path taken as relative to a folder."""
+        """Return it with a relative path resolved against a folder."""
         return replace(self, source=self.source.beside(folder))
 
     @contextmanager
     def opened(self, folder: Any = None) -> Iterator[Query]:
-        """Yield the query for the rows; files that were made for it are gone afterwards."""
+        """Yield the query for the rows; temporary files are removed afterwards."""
         if self.plan is None:
             raise InputError(NEEDS_COHORT)
         with self.source.opened(self.plan, folder) as query:

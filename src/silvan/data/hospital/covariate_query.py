@@ -1,7 +1,7 @@
-"""One query for a whole table: the cohort, joined with what each covariate asks of a person's records.
+"""One query for a whole table: the cohort, joined with each covariate's summary of a person's records.
 
-Records are read once per domain: joined with the concepts that count, in the days that count, and summed by person. So
-a database reads each of its tables once, however many covariates there are, and sends one row per person.
+Records are read once per domain: joined with the relevant concepts and days, and summarised by person. So a database
+reads each of its tables once, however many covariates there are, and sends one row per person.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from silvan.data.hospital.cohort_query import DIALECTS, PARTS, CohortQuery, Dial
 from silvan.data.readers.query import Query, quoted
 
 Accepted = Mapping[int, Sequence[tuple[int, float, float]]]
-"""By the number of a covariate: units that it takes, each with a factor and a sum."""
+"""The accepted units of a covariate, by its number, each with a factor and an offset."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Cdm:
         return Query(self.url, "SELECT 1").scheme
 
     def table(self, name: str) -> str:
-        """Return what a table is called."""
+        """Return a table's name in the database."""
         schema = self.vocabulary if self.vocabulary and name in VOCABULARY else self.schema
         return f"{quoted(schema, self.scheme)}.{name}" if schema else name
 
@@ -136,7 +136,7 @@ class CovariateQuery:
         return list(groups.values())
 
     def _windows(self, group: list[_Asked]) -> tuple[str, str]:
-        """Return which concepts count for which covariate, from which day to which."""
+        """Return the concepts of each covariate, with their first and last day."""
         rows = []
         for one in group:
             first, last = one.how.window

@@ -1,7 +1,7 @@
-"""A site's FHIR files: bulk NDJSON becomes a few tables of the OMOP CDM in a file, from which the same query reads.
+"""A site's FHIR files: bulk NDJSON is converted to some OMOP CDM tables in a file, and the same query reads them.
 
-A study names sets of codes. Each event gets a concept id that stands for the names that its codes belong to, so that an
-event stays one row however many codes it has. The file is deleted when the rows have been read.
+A study names sets of codes. Each event gets a concept id for the names that its codes belong to, so that an event stays
+one row however many codes it has. The file is deleted when the rows have been read.
 """
 
 import gzip
@@ -62,11 +62,11 @@ class Fhir:
 
     @property
     def where(self) -> str:
-        """What it is, for messages."""
+        """The address, for messages."""
         return f"the FHIR files in {str(self.folder)!r}"
 
     def beside(self, folder: Path) -> Self:
-        """Return it with a relative path taken as relative to a folder."""
+        """Return it with a relative path resolved against a folder."""
         path = folder / self.folder
         return replace(self, folder=path, text=f"{PREFIX}{path}")
 
@@ -105,7 +105,7 @@ def _evaluate() -> Any:
 
 
 class _Lines:
-    """The resources of all files, some lines at a time; lines that are broken are collected, and refused in the end."""
+    """The resources of all files, some lines at a time; broken lines are collected, and refused at the end."""
 
     def __init__(self, source: Fhir) -> None:
         self._source, self._broken = source, list[str]()
@@ -200,7 +200,7 @@ class _Flattened:
     def _rows(self, view: dict[str, Any], resources: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
         try:
             return list(self._evaluate(resources, view))
-        except Exception:  # whatever the engine says may quote values
+        except Exception:  # the engine's messages may quote values
             raise InputError(
                 f"some {view['name']} in {path.name} is not written as FHIR R4 has it; check the export"
             ) from None
@@ -218,7 +218,7 @@ class _Flattened:
         self._database.executemany("INSERT INTO death (person_id, death_date) VALUES (?, ?)", deaths)
 
     def _add_events(self, table: str, rows: Iterable[dict[str, Any]]) -> None:
-        """Add events; rows of the same event, with one code each, follow one another."""
+        """Add events; rows of the same event, with one code each, are consecutive."""
         found: list[list[Any]] = []
         last: Any = None
         for row in rows:
@@ -257,7 +257,7 @@ class _Flattened:
         self._database.executemany(f"INSERT INTO {table} ({', '.join(columns + more)}) VALUES ({marks})", rows)
 
     def _person(self, reference: str) -> int:
-        """Return the number of a person, by a reference to a Patient, which may be a whole address."""
+        """Return the number of a person, by a reference to a Patient, which may be a full URL."""
         key = "/".join(reference.split("/_history/")[0].split("/")[-2:])
         return self._persons.setdefault(key, len(self._persons) + 1)
 
@@ -271,7 +271,7 @@ class _Flattened:
             return None, number
 
     def _finish(self, source: Fhir) -> None:
-        """Check that nothing stands twice, leave out events of nobody, and say what was skipped."""
+        """Check for duplicates, leave out events of unknown persons, and report skipped records."""
         run = self._database.execute
         try:
             run("CREATE UNIQUE INDEX once ON resource (key)")

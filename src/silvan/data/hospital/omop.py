@@ -1,7 +1,7 @@
-"""A site's OMOP database: where it is, and all that is checked before a study's query runs in it.
+"""A site's OMOP database: its address, and all checks before a study's query runs in it.
 
-What could change a study's meaning silently is asked first, by small queries: the version of the model, whether the
-vocabulary knows the concepts, whether a person has two rows, and in which units values are.
+Small queries first check what could change a study's meaning silently: the version of the model, whether the vocabulary
+knows the concepts, whether a person has two rows, and the units of values.
 """
 
 import logging
@@ -69,7 +69,7 @@ class Omop:
         return f"the OMOP database {Query(self.cdm.url, 'SELECT 1').where}"
 
     def beside(self, folder: Path) -> Self:
-        """Return it with the relative path of an SQLite file taken as relative to a folder."""
+        """Return it with the relative path of an SQLite file resolved against a folder."""
         url = Query(self.cdm.url, "SELECT 1").beside(folder).url
         tail = f"?{self.text.split('?', 1)[1]}" if "?" in self.text else ""
         return replace(self, cdm=replace(self.cdm, url=url), text=f"{PREFIX}{url.split('?')[0]}{tail}")
@@ -92,7 +92,7 @@ class Omop:
         yield checked(query, plan, self.cdm, self.where)
 
     def _check_version(self) -> None:
-        rows(self.cdm.query("SELECT 1 AS one"))  # says so if there is no database
+        rows(self.cdm.query("SELECT 1 AS one"))  # reports if there is no database
         try:
             versions = rows(self.cdm.query(f"SELECT cdm_version FROM {self.cdm.table('cdm_source')}"))
         except UnavailableError:
@@ -140,7 +140,7 @@ class Omop:
         return {int(number) for (number,) in found}
 
 
-# -- checks that FHIR files go through too, when they are tables
+# -- checks that apply to FHIR files too, once they are tables
 
 
 def checked(query: CovariateQuery, plan: CohortPlan, cdm: Cdm, where: str) -> Query:
@@ -164,7 +164,7 @@ def checked(query: CovariateQuery, plan: CohortPlan, cdm: Cdm, where: str) -> Qu
 def _accepted(
     query: CovariateQuery, plan: CohortPlan, cdm: Cdm, where: str
 ) -> dict[int, list[tuple[int, float, float]]]:
-    """Return the units that covariates take, by concept id; raise ``InputError`` if there are values in others."""
+    """Return the accepted units of covariates, by concept id; raise ``InputError`` if there are values in others."""
     counts: dict[int, dict[int, int]] = {}
     for k, unit, n in rows(query.units()):
         counts.setdefault(int(k), {})[int(unit)] = int(n)
@@ -190,7 +190,7 @@ def _accepted(
 
 
 def _unit_ids(units: set[str], plan: CohortPlan, cdm: Cdm) -> dict[str, list[int]]:
-    """Return the concept ids of units: those of the study, or else those that the vocabulary has for UCUM codes."""
+    """Return the concept ids of units: those of the study, otherwise those of UCUM codes in the vocabulary."""
     found: dict[str, list[int]] = {NO_UNIT: [0]}
     if cdm.ids is None:
         found |= {unit: list(plan.concepts[unit].omop) for unit in units if unit in plan.concepts}
@@ -223,7 +223,7 @@ def rows(query: Query) -> list[tuple[Any, ...]]:
 
 
 def rows_if_any(query: Query) -> list[tuple[Any, ...]]:
-    """Return the rows of a small query; none if it cannot be run, since there is no such table."""
+    """Return the rows of a small query; none if it cannot run because the table does not exist."""
     try:
         return rows(query)
     except UnavailableError:

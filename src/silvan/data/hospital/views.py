@@ -12,7 +12,7 @@ def _columns(**paths: str) -> dict[str, Any]:
 
 
 def _codes(*places: str) -> list[dict[str, Any]]:
-    """Return a row per code in some places; there is one without a code where none is given."""
+    """Return a row per code in some places; one row without a code if there is none."""
     parts = [{"forEachOrNull": place, **_columns(system="system", code="code")} for place in places]
     return parts if len(parts) == 1 else [{"unionAll": parts}]
 
@@ -45,7 +45,7 @@ _VALUE = {
     "unit0": "value.ofType(Quantity).code",
     "unit1": "value.ofType(Quantity).unit",
 }
-# in components the engine knows no types, only names as they stand in JSON
+# in components the engine knows no types, only the names in the JSON
 _IN_COMPONENT = {
     "value0": "valueQuantity.value",
     "value1": "valueInteger",
@@ -96,4 +96,4 @@ EVENTS = {
 """The events by resource type. A component of an observation, such as one of two blood pressures, is an event."""
 
 NO_EVENT = frozenset({"entered-in-error", "refuted", "cancelled", "not-taken"})
-"""What the status of a resource is if what it says did not happen."""
+"""Statuses of resources for events that did not happen."""

@@ -43,10 +43,10 @@ from silvan.util.folder_lock import lock_folder
 log = logging.getLogger("silvan.jobs")
 
 LEDGERS = "ledgers.json"
-"""A file in the coordinator's folder: how long each site's ledger was, and the digest of its last line, signed."""
+"""A file in the coordinator's folder: the length of each site's ledger, and the signed digest of its last line."""
 
 _LOCK_SECONDS = 5.0
-"""Seconds that a job waits for one of the same study that is about to end, or for who looks whether there is one."""
+"""Seconds that a job waits for another job of the same study to end, or for the check whether there is one."""
 
 
 class Coordinator(Controlling):

@@ -29,7 +29,7 @@ READY_PROCESS = "SILVAN_READY_PROCESS"
 
 _READY = [sys.executable, "-m", "silvan.deploy.jobs.ready_process"]
 _PAUSE = 10.0
-"""Seconds after a job has begun until a process is made ready for the next: at first the job needs the machine."""
+"""Seconds after the start of a job before a process for the next one is prepared, because the job needs the machine."""
 
 _SITE, _SERVER = "nvflare.private.fed.app.client.worker_process", "nvflare.private.fed.app.server.runner_process"
 

@@ -19,7 +19,7 @@ PROGRAMS = {
     "nvflare.private.fed.app.client.worker_process": "silvan.deploy.jobs.site_job",
     "nvflare.private.fed.app.server.runner_process": "silvan.deploy.jobs.coordinator_job",
 }
-"""What FLARE starts for a job, at a site and at the server, and what of silvan that loads."""
+"""The programs that FLARE starts for a job, at a site and at the server, and the modules that they load."""
 
 
 class Job(msgspec.Struct, frozen=True):

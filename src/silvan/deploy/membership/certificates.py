@@ -27,7 +27,7 @@ _SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_A
 _EARLY = timedelta(minutes=5)  # clocks differ
 
 SOON = timedelta(days=30)
-"""How long before its end a certificate is renewed, or its owner notified."""
+"""How long before its expiry a certificate is renewed, or its owner notified."""
 
 
 def make_key(path: Path) -> rsa.RSAPrivateKey:

@@ -36,7 +36,7 @@ HUB = "hub.json"
 PORT = 8102
 INVITE_DAYS = 14
 CERTIFICATES = "server/startup/server.crt", "admin/startup/client.crt"
-"""The certificates of the coordinator's own processes; each key lies beside its certificate."""
+"""The certificates of the coordinator's own processes; each key is beside its certificate."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 _HOST = re.compile(r"[A-Za-z0-9:]([A-Za-z0-9._:-]{0,251}[A-Za-z0-9])?")

@@ -26,13 +26,13 @@ from silvan.util.files import UNREADABLE
 log = logging.getLogger("silvan.enrol")
 
 JOINING = "silvan-join"
-"""What callers name as their protocol, by which they are told from processes of FLARE's."""
+"""The protocol name of callers, which distinguishes them from FLARE processes."""
 
 PROCESS = "silvan-process-"
-"""How a site's process names itself as its protocol, by a random number: a copy of the site has another."""
+"""The protocol name of a site's process, with a random number: a copy of the site has another."""
 
 _MAX_BODY = 1 << 16
-"""Bytes of a request."""
+"""Maximum bytes of a request."""
 
 
 Answer = TypeVar("Answer")

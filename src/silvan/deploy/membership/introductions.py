@@ -146,10 +146,10 @@ def read_roster(study: Study, everybody: Sequence[SignedKeys], credentials: Cred
 # -- at a site
 
 Receive = Callable[[bytes, Verb], bytes]
-"""Answers a message."""
+"""Replies to a message."""
 
 Ready = Callable[[], ChunkReply | None]
-"""Returns a reply that says why a site does not answer yet; None if it does."""
+"""Returns a reply that explains why a site is not ready; None if it is."""
 
 
 Begin = Callable[[Sequence[SignedKeys]], tuple[Receive, Ready]]

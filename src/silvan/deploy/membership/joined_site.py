@@ -49,7 +49,7 @@ COPIES = (
     "Keep the folder that is the site's, delete the copy, and ask the coordinator to let the site in again (`silvan "
     "study readmit`)"
 )
-"""What to do where a site's folder is there twice."""
+"""The remedy if a site's folder exists twice."""
 
 _COMMENT = """# What the site brings, and what it lets out. Restart the site after a change.
 # The policy's keys are explained in docs/study.md, the table's in docs/tables.md.

@@ -53,7 +53,7 @@ class SiteFiles:
         "reading": Any,
         "policy": Any,
     }
-    """The types of keys that the settings may have; two are sections, which are checked by themselves."""
+    """The types of the settings' keys; two are sections, which are checked separately."""
 
     startup: Path
     """FLARE's startup folder, with the site's certificate and its key."""

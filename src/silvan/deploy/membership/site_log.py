@@ -13,7 +13,7 @@ from silvan.util.files import try_json, write_whole
 SITE_LOG, LAST_ERROR = "log.txt", "last_error.json"
 
 MAX_LOG, OLD_LOGS = 10 << 20, 3
-"""Bytes of a log after which a new one begins, and how many older ones are kept."""
+"""Maximum bytes of a log, and the number of older logs to keep."""
 
 
 class LastError(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ HEARTBEAT = 20
 
 _OF_LEAD = "submit_job", "manage_job", "view", "operate"
 _OF_NOBODY = "clone_job", "download_job", "shell_commands", "byoc", "server-predeployed-flwr"
-"""What FLARE's users may be allowed to do: here the coordinator, and nobody."""
+"""The permissions of FLARE's users: all for the coordinator, none for others."""
 
 
 def write_server(folder: Path, host: str, port: int) -> None:

@@ -25,7 +25,7 @@ from silvan.util.pid_file import is_running
 _DATABASE = ".sqlite"
 _LEFT_OUT = ("-wal", "-shm", ".pid", ".lock", "log.txt", "log.json", ".half")
 _PROCESSES = "pid.fl", "daemon_pid.fl"
-"""Where FLARE's own scripts note their processes."""
+"""The files in which FLARE's scripts record their processes."""
 
 
 def backup_site(site: SiteFiles, target: Path) -> int:

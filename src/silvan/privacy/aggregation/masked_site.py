@@ -36,7 +36,7 @@ from silvan.privacy.noise.noisy_request import settle_shares
 from silvan.util.threads import thread_count
 
 SEED = 16
-"""Bytes of the seed of a mask: as hard to guess as the X25519 keys that most of them follow from."""
+"""Bytes of a mask's seed: as hard to guess as the X25519 keys behind most of them."""
 
 KEY = 32
 """Bytes of a key, a confirmation and a fingerprint, and of the seed that a site keeps of a sum."""

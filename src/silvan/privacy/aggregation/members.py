@@ -15,7 +15,7 @@ from silvan.federation.store import CacheKey
 from silvan.privacy.identity.seal import public_key
 
 MIN_SITES = 3
-"""Fewest sites in a sum: of two, each takes its own part off the sum and has the other's."""
+"""Minimum number of sites in a sum: with two, each could subtract its part and learn the other's."""
 
 
 class SumMember(msgspec.Struct, frozen=True):

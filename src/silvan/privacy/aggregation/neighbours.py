@@ -21,7 +21,7 @@ puts sites which collude around another is still found with a probability of at 
 """
 
 FEW = 50
-"""Up to so many sites share masks with all others: there is little to save."""
+"""Up to this number, sites share masks with all others: there is little to save."""
 
 
 def disconnection_bound(n: int, gone: int, k: int) -> float:

@@ -12,7 +12,7 @@ from silvan.util.kernels import njit
 WORD = np.dtype("<u8")
 BITS = 64
 STEPS = np.array([8, 10, 12, 16, 21, 32, BITS], np.uint8)
-"""Bits that counters take where bounds differ: sites learn these of every block, and of small counts nothing more."""
+"""Bits of counters if bounds differ: sites learn the number for every block, and nothing more about small counts."""
 
 _PIECE = 1 << 11  # words that stay in the processor's cache while they are filled
 

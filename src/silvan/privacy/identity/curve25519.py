@@ -21,7 +21,7 @@ POINT = 32
 PRIME, _A = 2**255 - 19, 486662
 _BATCH = 8192
 _SHARED_OUT = 512
-"""Fewer numbers than these take less time in one thread than threads take to start."""
+"""With fewer numbers, one thread is faster than starting several."""
 
 
 def hash_to_points(key: bytes, texts: Sequence[bytes], threads: int = 1) -> list[bytes]:

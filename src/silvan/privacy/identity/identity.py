@@ -29,7 +29,7 @@ from silvan.federation.store import CacheKey
 from silvan.util.readable import count_of
 
 _BLOCK = 64
-"""Bytes that SHA-256 takes at once."""
+"""The block size of SHA-256 in bytes."""
 
 WORDS = 2
 """A digest is cut to two words of 64 bits: enough for no two people to share one."""

@@ -130,7 +130,7 @@ def intersect(site: Site, request: Intersect) -> Common:
 
 
 _FIRST, _SECOND = "hides ids first", "hides ids second"
-"""What a party's secrets are for: another for what it begins than for what others do."""
+"""The purposes of a party's secrets: one for what it starts, another for what others start."""
 
 
 def _secret(party: Party, purpose: str) -> bytes:

@@ -62,7 +62,7 @@ def seal(key: bytes, data: bytes) -> bytes:
 
 
 LABEL_HOLDER = "the label holder"
-"""Who has sealed what only the party with the label can."""
+"""The name of the sealing party if only the label holder can have sealed it."""
 
 
 def unseal(key: bytes, box: bytes, by: str = "another site") -> bytes:

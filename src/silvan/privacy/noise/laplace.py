@@ -15,7 +15,7 @@ from silvan.errors import InputError, RefusedError
 from silvan.privacy.noise.sampler import MAX_SCALE, noise_shares
 
 MAX_EPSILON = 1000.0
-"""No question may cost more: by then there is no privacy to speak of."""
+"""Maximum epsilon of a request: beyond it there is practically no privacy."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ MAX_SCALE = 1 << 30
 """Noise of a larger scale is refused: it would drown any table."""
 
 DENOMINATOR = 1 << 16
-"""Scales are rounded up to multiples of one over this."""
+"""Scales are rounded up to multiples of the inverse of this."""
 
 _FAR = 12
 _WORDS_A_NUMBER = 8

@@ -36,7 +36,7 @@ from silvan.privacy.paillier.paillier_keys import Entropy, PrivateKey, PublicKey
 from silvan.util.threads import thread_count
 
 MARGIN = 128
-"""Random exponents have so many bits more than the order of their base: the powers are uniform up to 2^-128."""
+"""Additional bits of random exponents beyond the order of their base: the powers are uniform up to 2^-128."""
 
 _WINDOW, _MASK_WINDOW = 8, 6  # exponent bits per product; tables of 10 and 15 MB (2048 bits)
 

@@ -22,7 +22,7 @@ from silvan.util.kernels import njit
 from silvan.util.threads import thread_map
 
 _LONGEST = 64
-"""Products of more numbers are made in parts, so that all lanes and threads have work."""
+"""Products of more numbers are computed in parts, so that all lanes and threads have work."""
 
 
 class Modulus(NamedTuple):

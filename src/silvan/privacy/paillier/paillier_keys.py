@@ -25,7 +25,7 @@ SIZES = (2048, 3072)
 _SIEVE = 1 << 16
 
 Entropy = Callable[[int], bytes]
-"""A function that returns so many random bytes."""
+"""A function that returns a given number of random bytes."""
 
 
 @dataclass(frozen=True, repr=False)
