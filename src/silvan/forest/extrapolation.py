@@ -20,7 +20,7 @@ _VERY_FAR = 3.0
 
 
 class Outside(NamedTuple):
-    """The number of rows of a column far outside the range of the forest's thresholds."""
+    """The number of rows of a column far outside the range of the model's thresholds."""
 
     column: str
     rows: int
@@ -38,8 +38,8 @@ def far_outside(forest: Forest, X: np.ndarray) -> list[Outside]:
             continue
         low, high = float(thresholds[0]), float(thresholds[-1])
         numbers = X[:, place].astype(np.float64)
-        beyond = np.maximum(low - numbers, numbers - high) / (high - low)  # NaN does not count as beyond
+        beyond = np.maximum(low - numbers, numbers - high) / (high - low)  # NaN compares as not beyond
         rows = int(np.count_nonzero(beyond > _FAR))
         if rows >= _SHARE * len(X) > 0 or np.any(beyond > _VERY_FAR):
-            outside.append(Outside(feature.name, rows, low, high))
-    return sorted(outside, key=lambda one: (-one.rows, one.column))
+            found.append(Outside(feature.name, rows, low, high))
+    return sorted(found, key=lambda one: (-one.rows, one.column))
