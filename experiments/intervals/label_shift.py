@@ -15,7 +15,7 @@ from experiments.reproduce.data import load
 import silvan as sv
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
-TRAIN, TEST, SEEDS, COVERAGE = 400, 1000, 5, 0.9
+TRAIN, TEST, SEEDS, COVERAGE = 400, 1000, 4, 0.9
 FOREST = {"n_estimators": 100, "max_depth": 10}
 
 

@@ -103,7 +103,7 @@ def test_leading_zeros_and_similar_names(tmp_path):
     assert "'Age', 'age ' differ in case, blanks or signs alone" in lines
     assert "smokes: 'Yes' at north, 'yes' at south count as two; are they the same?" in lines
     file.write_text(file.read_text().replace("[learner]", '[kinds]\nward = "categorical"\n[learner]'))
-    assert "zeros in front" not in silvan("check", file).output
+    assert "leading zeros" not in silvan("check", file).output
 
 
 def test_sites_with_different_conventions(tmp_path):

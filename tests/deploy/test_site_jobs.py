@@ -171,7 +171,7 @@ def test_site_check_shows_the_owners_table_as_a_study_would_read_it(joined, tmp_
             result = CliRunner().invoke(app, ["site", "check", str(member.path), *more])
             assert "For the study 'later', which predicts 'tot':" in result.output, result.output
             assert "patient" not in result.output
-            assert "zeros in front" not in result.output
+            assert "leading zeros" not in result.output
         reading = '[reading]\nseparator = ";"\ndecimal = ","\nencoding = "latin-1"\nmissing = ["nein"]\n'
         (member.path / "site.toml").write_text(f'table = "{path}"\n{reading}[policy]\napprove = false\n')
         found = json.loads(CliRunner().invoke(app, ["site", "check", str(member.path), "--json"]).stdout)

@@ -134,7 +134,7 @@ def test_unsupported_operations_on_log_odds(tmp_path):
         with pytest.raises(ExportError, match="log_odds"):
             export()
     for use, said in (
-        (lambda: join_forests([forest, forest]), "calibration of its own"),
+        (lambda: join_forests([forest, forest]), "its own calibration"),
         (lambda: scores(forest, X, skip=np.zeros((4, 5), np.bool_)), "cannot be skipped"),
     ):
         with pytest.raises(InputError, match=said):

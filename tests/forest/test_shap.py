@@ -87,7 +87,7 @@ def test_unsupported_explanations_are_refused():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
     forest = sv.ForestClassifier(3).fit(X, X[:, 0] > 0).forest_
-    with pytest.raises(sv.InputError, match="no background rows"):
+    with pytest.raises(sv.InputError, match="need background rows"):
         forest.shap(X, X[:0])
     fed = sv.federate_rows({"a": (X[:30], X[:30, 0] > 0), "b": (X[30:], X[30:, 0] > 0)})
     stages = sv.AdaBoostPL(n_estimators=2).fit(fed).forest_

@@ -223,10 +223,10 @@ def test_every_parameter_is_tested():
         (ForestClassifier, {"oob_score": True, "bootstrap": False}, "oob_score=True needs bootstrap=True"),
         (ForestClassifier, {"max_samples": 0.5, "bootstrap": False}, "max_samples needs bootstrap=True"),
         (ForestClassifier, {"min_samples_leaf": 1.5}, "min_samples_leaf as a share must be above 0 and below 1"),
-        (ForestClassifier, {"class_weight": "balanced_subsample"}, "all trees of a forest weigh a class alike"),
+        (ForestClassifier, {"class_weight": "balanced_subsample"}, "all trees of a forest use the same weights"),
         (ForestRegressor, {"criterion": "gini"}, "criterion 'gini' does not fit regression"),
         *(
-            (ForestRegressor, {"criterion": name}, f"'{name}' is not there, since .*; use 'squared_error'")
+            (ForestRegressor, {"criterion": name}, f"'{name}' is not supported, since .*; use 'squared_error'")
             for name in ("absolute_error", "friedman_mse", "poisson")
         ),
     ],

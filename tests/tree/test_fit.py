@@ -252,7 +252,7 @@ def test_tiny_tables(n, bootstrap):
 
 def test_a_forest_without_any_row_is_refused():
     seed = next(s for s in range(99) if not rows_of_trees(keys(s)[0], np.zeros(1, np.uint64), 0, 1, True))
-    with pytest.raises(InputError, match="no tree drew any row"):
+    with pytest.raises(InputError, match="no tree sampled any row"):
         ForestClassifier(1, random_state=seed).fit([[1.0]], [0])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from silvan.util.kernels import njit
 
-U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+U = np.uint64  # unsigned indices need no check for negative values in inner loops
 
 
 class Adding(NamedTuple):
@@ -16,7 +16,7 @@ class Adding(NamedTuple):
     vote: np.ndarray  # (leaves,)
     weights: np.ndarray  # (trees,)
     skip: np.ndarray  # bool (lines, rows)
-    skip_row: np.ndarray  # (trees,) the line of each tree, -1 for none
+    skip_row: np.ndarray  # (trees,) each tree's line of ``skip``, -1 for none
 
 
 class Totals(NamedTuple):
@@ -59,9 +59,9 @@ def add_rows(
 
 @njit(nogil=True, cache=True)
 def add_weight(first: int, n: int, tree: int, adding: Adding, total: Totals) -> None:
-    """Add the weight of a tree for ``n`` rows from ``first`` on, but for those that it skips.
+    """Add the weight of a tree for ``n`` rows from ``first`` on, except those that it skips.
 
-    If no tree skips any, weights are not added row by row: whoever calls knows their sum.
+    If no tree skips rows, the caller knows the sum of weights, and nothing is added here.
     """
     if len(adding.skip) == 0:
         return  # the same for all rows

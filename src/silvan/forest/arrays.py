@@ -23,19 +23,19 @@ from silvan.util.readable import count_of
 Combine = Literal["mean", "vote", "stages", "log_odds"]
 """How trees are combined.
 
-mean    the weighted mean of their leaf values
-vote    each tree votes for its leaf's most probable class with its weight; scores are the weighted mean all the
-        same. A tree that asks about a column which a table lacks abstains.
-stages  the trees of a group vote by weight, the winning class takes the group's say; equal winners share it
-log_odds  the weighted sum of their leaf values, a number a class, is mapped to log-odds by a calibration table;
-        the probabilities that these make are scaled to add up to 1
+mean    the weighted mean of leaf values
+vote    each tree votes with its weight for the most probable class of its leaf; scores are still the weighted mean. A
+        tree that uses an absent column abstains.
+stages  the trees of a group vote by weight; the winning class gets the group's say, and tied winners share it
+log_odds  a calibration table maps the weighted sums of leaf values, one per class, to log-odds; the resulting
+        probabilities are scaled to add up to 1
 """
 
 COMBINES: tuple[Combine, ...] = get_args(Combine)  # ways to combine trees
 DEPTH_CAP = 4096  # no tree is deeper; ``max_depth=None`` means this
 
 ARRAYS = {
-    "offsets": np.int64,  # (trees + 1,) where each tree's nodes begin
+    "offsets": np.int64,  # (trees + 1,) the start of each tree's nodes
     "feature": np.int32,  # (nodes,) index into the schema, -1 for a leaf
     "threshold": np.float32,  # (nodes,) numeric split: left if x <= threshold
     "missing_left": np.bool_,  # (nodes,) whether missing values go left
@@ -43,7 +43,7 @@ ARRAYS = {
     "value": np.float64,  # (leaves, outputs) probabilities, a number or cumulative hazards, in the order of the nodes
     "weights": np.float64,  # (trees,)
 }
-"""The arrays of a forest with their element types; the file format and the hash follow this list."""
+"""The arrays of a forest with their element types, in the order of the file format and the hash."""
 
 STAGE_ARRAYS = {
     "group": np.int32,  # (trees,) the stage of each tree: starting at 0, never decreasing, without gaps
@@ -99,7 +99,7 @@ class ForestArrays:
     times: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Copy the arrays and make the copies read-only."""
+        """Make read-only copies of the arrays."""
         for name, dtype in ARRAYS.items():
             object.__setattr__(self, name, _frozen(getattr(self, name), dtype))
         for name, dtype in {"gain": np.float64, **EXTRA_ARRAYS}.items():
@@ -135,12 +135,12 @@ class ForestArrays:
 
     @cached_property
     def left(self) -> np.ndarray:
-        """Each node's left child, counted from the forest's first node; -1 for a leaf."""
+        """Each node's left child, numbered over the whole forest; -1 for a leaf."""
         return left_children(self.feature >= 0, self.offsets)
 
     @cached_property
     def right(self) -> np.ndarray:
-        """Each node's right child, counted from the forest's first node; -1 for a leaf."""
+        """Each node's right child, numbered over the whole forest; -1 for a leaf."""
         return np.where(self.left < 0, -1, self.left + 1)
 
     @cached_property
@@ -190,7 +190,7 @@ class ForestArrays:
         return digest.hexdigest()
 
     def take(self, trees: Any) -> Self:
-        """Return a forest of some of the trees; of one that combines by stages, whole stages."""
+        """Return a forest of some of the trees; whole stages, if it combines by stages."""
         trees = np.atleast_1d(np.arange(len(self))[trees])
         group, say = self._stages(trees)
         nodes = np.concatenate([np.arange(*self.offsets[t : t + 2]) for t in trees] or [np.empty(0, np.int64)])
@@ -198,9 +198,9 @@ class ForestArrays:
         return self.take_nodes(nodes, sizes, inner, weights=self.weights[trees], group=group, say=say)
 
     def take_nodes(self, nodes: np.ndarray, sizes: np.ndarray, inner: np.ndarray, **others: Any) -> Self:
-        """Return trees of some of the nodes, tree by tree and level by level, of which some are splits.
+        """Return trees made of some of the nodes, tree by tree and level by level; ``inner`` marks the splits.
 
-        ``sizes`` says how many nodes each tree has; ``others`` are arrays that are not of nodes.
+        ``sizes`` are the numbers of nodes of the trees; ``others`` are arrays that are not by node.
         """
         by_category = is_category_split(self.schema, self.feature)
         set_of = np.cumsum(by_category) - 1
@@ -217,7 +217,7 @@ class ForestArrays:
         )
 
     def bare(self) -> Self:
-        """Return the forest without its gains, which must not leave a site."""
+        """Return the forest without gains, which must not leave a site."""
         return self if self.gain is None else replace(self, gain=None)
 
     def plain(self) -> Self:
@@ -241,8 +241,8 @@ class ForestArrays:
             end = begin + int(sizes[stage])
             if not np.array_equal(trees[at : at + end - begin], np.arange(begin, end)):
                 raise InputError(
-                    f"the trees of a stage belong together; take all of trees {begin} to {end - 1}, in their "
-                    "order, or none of them"
+                    f"the trees of a stage belong together; take all of trees {begin} to {end - 1}, in order, or none "
+                    "of them"
                 )
             taken.append(stage)
             at += end - begin
@@ -250,14 +250,14 @@ class ForestArrays:
 
 
 def class_array(names: tuple[Class, ...]) -> np.ndarray:
-    """Return names of classes as an array; NumPy would turn 1 to "1" beside a text."""
+    """Return names of classes as an array; NumPy alone would convert 1 to "1" next to a text."""
     return np.array(names, None if len(set(map(type, names))) == 1 else np.object_)
 
 
 def left_children(inner: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return each node's left child, counted from the first node of all trees; -1 for a leaf.
+    """Return each node's left child, numbered over all trees; -1 for a leaf.
 
-    ``inner`` says which nodes are split, ``offsets`` where each tree's nodes begin.
+    ``inner`` marks the splits, ``offsets`` are the starts of the trees' nodes.
     """
     before = np.cumsum(inner) - inner  # splits before each node
     roots = offsets[:-1]
@@ -272,19 +272,19 @@ def not_none(array: np.ndarray | None) -> np.ndarray:
 
 
 def _frozen(array: Any, dtype: Any) -> np.ndarray:
-    """Copy, so that nobody can write to what was checked; -0.0 becomes 0.0, for one forest has one hash.
+    """Return a read-only copy, so that checked arrays never change; -0.0 becomes 0.0, so that the hash is unique.
 
-    What another forest has frozen is shared.
+    Arrays that another forest has frozen are shared.
     """
     if _is_frozen(array, dtype):
         shared: np.ndarray = array
         return shared
-    own = np.array(array, dtype, order="C")
-    if own.dtype.kind == "f":
+    copy = np.array(array, dtype, order="C")
+    if copy.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
-            own += 0
-    own.setflags(write=False)
-    return own
+            copy += 0
+    copy.setflags(write=False)
+    return copy
 
 
 def _is_frozen(array: Any, dtype: Any) -> bool:

@@ -1,6 +1,6 @@
 """Sets of category bins as 256 bits: the left side of a split by category.
 
-Bit b of a set is bin b of the column; bit 0 is the bin of missing values. A set is four 64-bit words.
+Bit b of a set stands for bin b of the column, and bit 0 for missing values. A set is four 64-bit words.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ def in_set(words: np.ndarray, bin_: int) -> bool:
 
 
 def set_bits(sets: np.ndarray) -> np.ndarray:
-    """Unpack sets: bool (sets, 256), one column a bin."""
+    """Unpack sets: bool (sets, 256), one column per bin."""
     octets = np.ascontiguousarray(sets, "<u8").view(np.uint8).reshape(len(sets), 8 * SET_WORDS)
     return np.unpackbits(octets, axis=1, bitorder="little").view(np.bool_)
 

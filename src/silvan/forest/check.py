@@ -15,7 +15,7 @@ from silvan.forest.curves import MOST_TIMES, are_hazards
 ODDS_CAP = 1e6
 """Maximum magnitude of added leaf values, knots and log-odds; knots differ by at least its inverse."""
 
-CURVE_CAP = 100.0  # no intercept or slope of a calibration curve is further from zero
+CURVE_CAP = 100.0  # bound on intercepts and slopes of calibration curves
 
 
 def check(forest: ForestArrays) -> None:
@@ -127,7 +127,7 @@ def _check_calibration(forest: ForestArrays) -> None:
     _require(knots.ndim == 2 and len(knots) == forest.n_outputs and knots.shape[1] >= 2, "knots has the wrong shape")
     _require(odds.shape == knots.shape, "odds has the wrong shape")
     for name, array in (("knots", knots), ("odds", odds)):
-        # so that NaN is refused, too
+        # written so that NaN is refused too
         _require((np.abs(array) <= ODDS_CAP).all(), f"{name} are beyond {ODDS_CAP:g} or not a number")
     _require((np.diff(knots, axis=1) >= 1.0 / ODDS_CAP).all(), "knots must rise")
     _require((np.diff(odds, axis=1) >= 0).all(), "odds must not fall")

@@ -21,10 +21,10 @@ ROWS_ADDED = 1 << 14  # rows processed together if predictions are added up, who
 
 
 class FlowColumns(NamedTuple):
-    """A table laid out by column, with numbers in place of missing values.
+    """A table stored by column, with numbers in place of missing values.
 
-    Missing values of a numeric column are below all numbers, and above all numbers in a second column, for the
-    splits that send them right. A column of categories holds bins.
+    Missing values of a numeric column are below all numbers; in a second copy of the column, for splits that send them
+    right, they are above all numbers. Columns of categories hold bins.
     """
 
     values: np.ndarray  # float32 (columns, rows)
@@ -32,7 +32,7 @@ class FlowColumns(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Memory for one tree: lists of rows, and where in them each node's rows begin and end."""
+    """Memory for one tree: lists of rows, and the start and end of each node's rows in them."""
 
     rows: np.ndarray
     spare: np.ndarray
@@ -81,9 +81,9 @@ def make_buffers(forest: ForestArrays, n: int) -> Buffers:
 
 @njit(nogil=True, cache=True)
 def flow(columns: FlowColumns, first: int, n: int, n_listed: int, tree: int, nodes: Nodes, buffers: Buffers) -> None:
-    """Sort those of ``n`` rows from ``first`` on that the buffer lists, counted from 0, by the leaves of a tree.
+    """Sort the rows listed in the buffer (numbered from ``first``) by the leaves of a tree.
 
-    Each leaf's rows are in their order.
+    The rows of each leaf keep their order.
     """
     rows, spare, begin, end = buffers
     root = nodes.offsets[tree]
@@ -124,7 +124,7 @@ def flow(columns: FlowColumns, first: int, n: int, n_listed: int, tree: int, nod
 def add_by_flow(
     columns: FlowColumns, first: int, stop: int, nodes: Nodes, buffers: Buffers, adding: Adding, total: Totals
 ) -> None:
-    """Add the answers of trees for rows ``first`` to ``stop``, tree after tree."""
+    """Add the answers of trees for rows ``first`` to ``stop``, one tree after the other."""
     lists = np.empty((2, min(ROWS_ADDED, stop - first)), np.uint32)
     turn = np.zeros(len(buffers.begin), np.uint8)  # which of the two lists has a node's rows
     answer = np.empty((2, 2))
@@ -156,9 +156,9 @@ def _add_tree(
     adding: Adding,
     total: Totals,
 ) -> None:
-    """Take the rows that the first list has down a tree, from list to list, and add the answers of their leaves.
+    """Take the rows of the first list down a tree, from list to list, and add the answers of their leaves.
 
-    The rows of a node stand in any order: a right side's are written from the end.
+    The rows of a node are in any order, because those of a right side are written from the end.
     """
     root, weight = nodes.offsets[tree], adding.weights[tree]
     begin, end = buffers.begin, buffers.end

@@ -35,17 +35,17 @@ class Forest(ForestArrays):
     Parameters
     ----------
     schema
-        What the columns mean, a ``Schema``.
+        The meaning of the columns, a ``Schema``.
     offsets
-        Where each tree's nodes begin, and where the last tree's end: (trees + 1,).
+        The start of each tree's nodes, and the end of the last tree's: (trees + 1,).
     feature
-        Index of the feature that a node splits on, -1 for a leaf: (nodes,).
+        The index of the feature that a node splits on, -1 for a leaf: (nodes,).
     threshold
-        A numeric split sends a row left if its value is not above this: (nodes,).
+        A numeric split sends values up to this one left: (nodes,).
     missing_left
         Whether rows with a missing value go left: (nodes,).
     sets
-        For splits by category, the bins that go left, as bits of four words, in the order of the nodes:
+        For splits by category, in the order of the nodes: the bins that go left, as bits of four words,
         (category splits, 4).
     value
         Class probabilities, or a number, of leaves, in the order of the nodes: (leaves, outputs).
@@ -89,7 +89,7 @@ class Forest(ForestArrays):
     """
 
     def __post_init__(self) -> None:
-        """Copy the arrays, make the copies read-only and check them."""
+        """Make read-only copies of the arrays and check them."""
         super().__post_init__()
         check(self)
 
@@ -129,20 +129,20 @@ class Forest(ForestArrays):
         return self.scores(X, n_jobs)
 
     def predict_interval(self, X: Any, coverage: float = 0.9, n_jobs: int | None = None) -> np.ndarray:
-        """Return an interval for each row that holds the number for a share of rows: lower and upper ends, (rows, 2).
+        """Return an interval for each row, (rows, 2), that contains the number for this share of rows.
 
-        It is as wide as errors on rows were that trees did not learn from; infinite where those are too few to tell.
+        Its width follows from out-of-bag errors; it is infinite if these are too few.
         """
         return intervals.predict_interval(self, self.scores(X, n_jobs), coverage)
 
     def predict_quantiles(self, X: Any, q: Any = (0.05, 0.5, 0.95), n_jobs: int | None = None) -> np.ndarray:
-        """Return quantiles of the number of each row, (rows, quantiles): the prediction and quantiles of errors."""
+        """Return quantiles of each row's number, (rows, quantiles): the prediction plus quantiles of errors."""
         return intervals.predict_quantiles(self, self.scores(X, n_jobs), q)
 
     def predict_set(self, X: Any, coverage: float = 0.9, n_jobs: int | None = None) -> np.ndarray:
-        """Return the classes that are possible: bool (rows, classes), the true one among them for a share of rows.
+        """Return the possible classes, bool (rows, classes), which include the true one for this share of rows.
 
-        A row may have several classes, or none where every class is less probable than most true classes are.
+        A row may have several classes, or none if every class is less probable than most true classes are.
         """
         return intervals.predict_set(self, self.scores(X, n_jobs), coverage)
 
@@ -179,17 +179,17 @@ class Forest(ForestArrays):
         if X is not None:
             return permutation_importances(self, X, y, repeats, random_state)
         if self.gain is None:
-            raise InputError("this forest carries no gains; pass rows X and y to learn what matters by shuffling")
+            raise InputError("this forest has no gains; pass rows X and y for importances by shuffling")
         return Importances(zip(self.schema.names, map(float, self.gain), strict=True))
 
     def shap(self, X: Any, background: Any = None, n_jobs: int | None = None) -> Shap:
-        """Return by how much each feature moves a row's scores away from the mean: Shapley values.
+        """Return Shapley values: how much each feature moves a row's scores away from the mean.
 
-        ``values`` is (rows, features, outputs), and ``base`` (outputs,) is the mean answer for ``background``: rows as
-        in X, or X itself if not given. A row's values and ``base`` add up to its ``scores``. A split on an unknown
-        feature is averaged by the shares of background rows on its sides, as tree explainers do; exact up to rounding,
-        for columns of categories and for weighted trees too. Of a calibrated forest they are of ``plain()``: of scores
-        before calibration, which is no sum over trees.
+        ``values`` is (rows, features, outputs); ``base`` (outputs,) is the mean score of ``background`` rows, by
+        default X. A row's values and ``base`` add up to its ``scores``. As in tree explainers, a split on an unknown
+        feature averages both sides by their shares of background rows. Values are exact up to rounding, also for
+        categorical columns and weighted trees. For a calibrated forest they explain ``plain()``, the scores before
+        calibration, because calibrated scores are no sum over trees.
         """
         rows, absent = predict.as_rows(self, X)
         behind = rows if background is None else predict.as_rows(self, background)[0]
@@ -203,7 +203,7 @@ class Forest(ForestArrays):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read the content of a ``.silvan`` file; everything in it is checked."""
+        """Read the content of a ``.silvan`` file, checking everything."""
         return silvan_file.from_bytes(data, cls)
 
     def save(self, path: str | Path) -> None:
@@ -212,7 +212,7 @@ class Forest(ForestArrays):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a ``.silvan`` file; everything in it is checked."""
+        """Read a ``.silvan`` file, checking everything."""
         try:
             return cls.from_bytes(Path(path).read_bytes())
         except FormatError as error:
@@ -220,7 +220,7 @@ class Forest(ForestArrays):
 
     @classmethod
     def from_sklearn(cls, model: Any) -> Self:
-        """Convert a fitted scikit-learn forest or decision tree; predictions stay the same, to the bit."""
+        """Convert a fitted scikit-learn forest or decision tree; predictions are identical."""
         from silvan.forest import sklearn_trees
 
         return sklearn_trees.from_sklearn(model, cls)
@@ -251,7 +251,7 @@ class Forest(ForestArrays):
         try:
             return rows, np.array([codes[name] for name in y.tolist()])
         except KeyError as error:
-            raise InputError.about("y", f"holds {error.args[0]!r}, which is no class of this forest") from None
+            raise InputError.about("y", f"holds {error.args[0]!r}, which is not a class of this forest") from None
 
     def to_onnx(self, path: str | Path) -> None:
         """Write an ONNX model, after checking that onnxruntime predicts the same from it."""
@@ -273,16 +273,16 @@ def join_forests(forests: Sequence[Forest], say: Sequence[float] | None = None) 
     """
     first = forests[0]
     if any(f.schema != first.schema for f in forests):
-        raise InputError("forests of different schemas cannot be put together")
+        raise InputError("forests with different schemas cannot be joined")
     if any(f.combine != first.combine for f in forests):
         ways = ", ".join(sorted({repr(f.combine) for f in forests}))
-        raise InputError(f"forests that combine their trees differently ({ways}) cannot be put together")
+        raise InputError(f"forests that combine their trees differently ({ways}) cannot be joined")
     if any(f.curve is not None or f.errors is not None for f in forests):
-        raise InputError("calibrated forests cannot be put together: each has a curve of its own; take plain() of each")
+        raise InputError("calibrated forests cannot be joined, because each has its own curve; take plain() of each")
     if first.times is not None:
         forests = on_same_times(forests)
     if first.combine == "log_odds":
-        raise InputError("forests that add log-odds cannot be put together: each has a calibration of its own")
+        raise InputError("forests that add log-odds cannot be joined, because each has its own calibration")
     factors = [1.0] * len(forests) if say is None else say
     starts = np.cumsum([0] + [len(f.feature) for f in forests])
     arrays = {name: np.concatenate([getattr(f, name) for f in forests]) for name in ARRAYS}

@@ -48,7 +48,7 @@ SHARE_ARRAYS = {
 
 @dataclass(frozen=True)
 class Structure(ModelInShares):
-    """The coordinator's part: who splits which node, and the values of the leaves unless these are secret."""
+    """The coordinator's part: the party of each split, and the values of the leaves unless these are secret."""
 
     file_format: ClassVar[str] = STRUCTURE
     arrays: ClassVar[Mapping[str, Any]] = STRUCTURE_ARRAYS
@@ -74,7 +74,7 @@ class Structure(ModelInShares):
 
     @cached_property
     def spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """The leaves below each node, numbered from left to right: the first, and the one after the last."""
+        """The leaves below each node, numbered from left to right: the first, and one past the last."""
         return _spans(self.left, self.offsets)
 
     @cached_property
@@ -118,7 +118,7 @@ class Structure(ModelInShares):
         require(self.owner.min() >= -1 and self.owner.max() < len(self.parties), "its nodes")
         inner = np.add.reduceat(self.owner >= 0, offsets[:-1])
         require(bool((np.diff(offsets) == 2 * inner + 1).all()), "its nodes")
-        # the k-th inner node has the children 2k + 1 and 2k + 2, so it must not come after its own children
+        # the children of the k-th inner node are at 2k + 1 and 2k + 2, and must come after it
         require(bool((self.left[self.left >= 0] > np.flatnonzero(self.left >= 0)).all()), "its nodes")
         require(self.gain.shape == (n,) and bool(np.isfinite(self.gain).all()), "its gains")
         require(self.weights.shape == (len(self),) and bool(np.isin(self.weights, (0.0, 1.0)).all()), "its weights")
@@ -175,7 +175,7 @@ class Share:
         return share
 
     def check(self) -> None:
-        """Raise ``FormatError`` if the arrays are not a share: kernels trust what they are given."""
+        """Raise ``FormatError`` for an invalid share, since kernels trust their arguments."""
         n = len(self.node)
         shapes = {"words": (n, SET_WORDS)}
         for name in SHARE_ARRAYS.keys() - {"value"}:
@@ -230,7 +230,7 @@ def put_together(structure: Structure, shares: Mapping[str, Share]) -> Forest:
 
 @njit(nogil=True, cache=True)
 def _spans(left: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the leaves below each node, numbered from left to right: the first, and the one after the last."""
+    """Return the leaves below each node, numbered from left to right: the first, and one past the last."""
     n = left.shape[0]
     size, first = np.ones(n, np.int64), np.zeros(n, np.int64)
     for node in range(n - 1, -1, -1):

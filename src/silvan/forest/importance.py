@@ -36,23 +36,23 @@ def permutation_importances(
     if len(matrix) != len(y) or len(y) == 0:
         raise InputError(f"X has {len(matrix)} rows and y has {len(y)}; they must match and not be 0")
     rng = np.random.default_rng(random_state)
-    base = _merit(forest, matrix, y, absent, n_jobs)
+    base = _score(forest, matrix, y, absent, n_jobs)
     drops = dict.fromkeys(forest.schema.names, 0.0)
     for f in np.unique(forest.feature[forest.feature >= 0]):
         column = matrix[:, f].copy()
-        merits = []
+        scores = []
         for _ in range(repeats):
             matrix[:, f] = rng.permutation(column)
-            merits.append(_merit(forest, matrix, y, absent, n_jobs))
+            scores.append(_score(forest, matrix, y, absent, n_jobs))
         matrix[:, f] = column
-        drops[forest.schema.names[f]] = base - float(np.mean(merits))
+        drops[forest.schema.names[f]] = base - float(np.mean(scores))
     return Importances(drops)
 
 
 def gain_shares(tree: np.ndarray, feature: np.ndarray, gain: np.ndarray, n_trees: int, n_features: int) -> np.ndarray:
-    """Return each feature's share of the gains of a tree: (trees, features), zeros for a tree without gains.
+    """Return each feature's share of the gains of each tree: (trees, features), zeros for a tree without gains.
 
-    ``tree``, ``feature`` and ``gain`` are of every split.
+    ``tree``, ``feature`` and ``gain`` are given for each split.
     """
     gains = np.zeros((n_trees, n_features))
     np.add.at(gains, (tree, feature), gain)
@@ -66,7 +66,7 @@ def mean_shares(shares: np.ndarray) -> np.ndarray:
     return mean / mean.sum() if mean.sum() > 0 else mean
 
 
-def _merit(
+def _score(
     forest: ForestArrays, matrix: np.ndarray, y: np.ndarray, absent: np.ndarray | None, n_jobs: int | None
 ) -> float:
     answer = decide(forest, matrix, n_jobs, absent)

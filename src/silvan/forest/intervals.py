@@ -75,8 +75,8 @@ def predict_quantiles(forest: ForestArrays, scores: np.ndarray, q: Any) -> np.nd
 def _errors_of(forest: ForestArrays) -> np.ndarray:
     if forest.errors is None:
         raise InputError(
-            "this forest carries no errors to make intervals of: fit its learner with intervals=True, which needs "
-            "bootstrap=True and enough rows"
+            "this forest has no errors for intervals: fit its learner with intervals=True, which needs bootstrap=True "
+            "and enough rows"
         )
     return not_none(forest.errors)
 
@@ -89,7 +89,7 @@ def _least_rows(n: float, coverage: Any) -> float:
 
 
 def _value_at(values: np.ndarray, rows: np.ndarray, least: float) -> float:
-    """Return the value that this many rows do not exceed, by linear interpolation; infinite if there is none.
+    """Return the value that ``least`` rows do not exceed, by linear interpolation; infinite if there is none.
 
     ``rows`` never falls.
     """
@@ -106,6 +106,6 @@ def _warn_if_all(forest: ForestArrays, coverage: float, reach: float) -> None:
     if np.isinf(reach):
         n = int(not_none(forest.errors)[1, -1])
         warn_user(
-            f"coverage={coverage:g} needs more than the {n} rows that errors are known of, so every "
-            f"{'class' if forest.schema.n_classes else 'number'} is possible; ask for at most {n / (n + 1):.4g}"
+            f"coverage={coverage:g} needs more than the {n} rows with known errors, so every "
+            f"{'class' if forest.schema.n_classes else 'number'} is possible; use at most {n / (n + 1):.4g}"
         )

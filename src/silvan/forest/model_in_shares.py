@@ -23,12 +23,12 @@ _WORDS = ("model", "schema", "parties", "label_holder")
 def require(condition: bool | np.bool_, what: str) -> None:
     """Raise an error that names the invalid part of a file."""
     if not condition:
-        raise FormatError(f"{what}: it was damaged or made up")
+        raise FormatError(f"{what}: it was damaged or forged")
 
 
 @dataclass(frozen=True)
 class ModelInShares:
-    """What the coordinator keeps of a model in shares. Subclasses add arrays, and name them in ``arrays``."""
+    """The coordinator's part of a model in shares. Subclasses add arrays and list them in ``arrays``."""
 
     file_format: ClassVar[str]
     arrays: ClassVar[Mapping[str, Any]]  # element types, by name
@@ -54,7 +54,7 @@ class ModelInShares:
         return Schema(tuple(features), schemas.get(self.label_holder, self.schema).label)
 
     def has_columns(self, party: str, schema: Schema) -> bool:
-        """Return whether a schema fits a party's columns: the same kinds, with as many categories."""
+        """Whether a schema fits a party's columns: the same kinds and numbers of categories."""
         kinds = [[(f.kind, f.n_codes) for f in some.features] for some in (schema, self.own_schema(party))]
         return kinds[0] == kinds[1]
 

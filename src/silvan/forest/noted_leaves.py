@@ -1,4 +1,4 @@
-"""Records the leaf of each row, so that predictions of the same trees can be summed without a second traversal."""
+"""Records the leaf of each row, so that the same trees can predict again without another traversal."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,11 @@ from silvan.util.kernels import njit
 
 _MOST_LEAVES = 1 << 16
 
-_ROWS = 1 << 10  # rows whose totals stay in the cache while trees are added up
+_ROWS = 1 << 10  # rows whose sums stay in the cache while trees are added
 
 
 class Noted(NamedTuple):
-    """The recorded rows of a table, in rising order, and the leaf of each in each tree, by its number in the tree.
+    """The recorded rows of a table, ascending, and the number of each row's leaf in each tree.
 
     Trees that were not evaluated have no records.
     """
@@ -36,9 +36,9 @@ def make_noted(forest: ForestArrays, rows: np.ndarray) -> Noted:
 
 @njit(nogil=True, cache=True)
 def add_noted(leaves: np.ndarray, first: int, stop: int, offsets: np.ndarray, adding: Adding, total: Totals) -> None:
-    """Add the answers of trees for rows ``first`` to ``stop``, tree after tree.
+    """Add the answers of trees for rows ``first`` to ``stop``, one tree after the other.
 
-    A row that a tree skips gets zero, which changes no sum that begins at zero.
+    A skipped row gets zero, which does not change a sum that starts at zero.
     """
     answer = np.empty((_MOST_LEAVES, total.values.shape[1]))
     for begin in range(first, stop, _ROWS):

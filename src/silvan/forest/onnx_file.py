@@ -33,18 +33,18 @@ _LARGEST = np.finfo(np.float32).max
 
 
 def tolerance(forest: ForestArrays) -> float:
-    """Return the most by which an answer may differ: the rounding error of a 32-bit sum over all trees.
+    """Return the largest acceptable difference: the rounding error of a 32-bit sum over all trees.
 
-    For 100 trees of probabilities that is 3.2e-6; differences seen are ten times smaller.
+    For 100 trees with probabilities this is 3.2e-6; observed differences are ten times smaller.
     """
     most = float((len(forest) / 2 + 4) * 2.0**-24 * np.abs(forest.value).max())
     return most if forest.curve is None else most * _steepest(forest)
 
 
 def _steepest(forest: ForestArrays) -> float:
-    """Return a calibration curve's maximum amplification of score differences, and its rounding error.
+    """Return a calibration curve's largest amplification of score differences, including its rounding error.
 
-    Scaling to 1 may double a difference where there are more than two classes.
+    With more than two classes, scaling to 1 may double a difference.
     """
     scores = np.linspace(0.0, 1.0, 1 << 14)[:, None] * np.ones(forest.n_outputs)
     z = not_none(forest.curve)[:, 0] + not_none(forest.curve)[:, 1] * log_odds(scores)
@@ -59,15 +59,13 @@ def to_onnx(forest: ForestArrays, path: str | Path) -> None:
     forest = forest.take(forest.weights > 0)
     largest = np.abs(leaf_terms(forest)).max()
     if largest * len(forest) > _LARGEST or 0 < largest < 1e-30:
-        raise ExportError(
-            f"ONNX adds leaf values up as 32-bit floats, which {largest:.3g} does not fit; scale the target"
-        )
+        raise ExportError(f"ONNX sums leaf values as 32-bit floats, and {largest:.3g} does not fit; scale the target")
     content = serialise(build(onnx.helper, forest))
     rows = probing_rows(forest)
     *labels, scores = _run(runtime, content, rows)
     check_answers(forest, rows, scores, tolerance(forest), "ONNX")
     if labels and (labels[0] != np.array(class_labels(forest))[scores.argmax(axis=1)]).any():
-        raise ExportError("the ONNX copy does not name the most probable class; nothing was exported")
+        raise ExportError("the ONNX copy does not return the most probable class; nothing was exported")
     write_whole(path, content)
 
 
@@ -176,7 +174,7 @@ _FLOAT, _INT64, _STRING = 1, 7, 8
 
 
 def _leaves(forest: ForestArrays) -> dict[str, Any]:
-    """List the leaf values, an entry for each leaf and output."""
+    """List the leaf values, one entry per leaf and output."""
     is_leaf = forest.feature < 0
     tree, place = _places(forest)
     value = leaf_terms(forest).astype(np.float32)
@@ -239,8 +237,8 @@ def _places(forest: ForestArrays) -> tuple[np.ndarray, np.ndarray]:
 def _chains(forest: ForestArrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Convert splits by category to comparisons from low to high.
 
-    Returns the node that each comparison belongs to, the number that it compares with, and whether what is
-    not above goes left. The last comparison of a node sends all else the other way.
+    Returns the node of each comparison, the number that it compares with, and whether values up to this number go left.
+    The last comparison of a node sends everything else the other way.
     """
     nodes = np.flatnonzero(is_category_split(forest.schema, forest.feature))
     n_codes = np.array([f.n_codes for f in forest.schema.features])[forest.feature[nodes]]

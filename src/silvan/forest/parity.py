@@ -1,10 +1,10 @@
-"""Checks that all exports share: a copy in another format must answer as the forest does, for rows near every split.
+"""Checks shared by all exports: a copy in another format must predict the same as the forest near every split.
 
-Random rows seldom come near a split deep down, and a copy that is wrong there would pass. So a row is made
-for every split (for some thousands of them, in a large forest): its path is followed from the root, each
-feature on it set to a value that goes the right way, and at the split itself the row comes in four kinds:
-exactly at the threshold, the next number up, the next down, and missing. At a split by category: a category
-that goes left, one that goes right, a code that does not exist, and missing. Random rows are added.
+Random rows rarely come near a deep split, so a copy with an error there would pass. So rows are constructed for every
+split (for some thousands in a large forest): each feature on the path from the root gets a value that takes the right
+turn, and at the split itself there are four variants: exactly the threshold, the next larger number, the next smaller
+one, and missing. For a split by category: a category that goes left, one that goes right, a code that does not exist,
+and missing. Random rows are added.
 """
 
 from importlib import import_module
@@ -37,24 +37,24 @@ def import_extra(name: str) -> Any:
 
 
 def check_means(forest: ForestArrays, name: str, *, curves: bool = False) -> None:
-    """Raise ``ExportError`` for a forest that does not average its trees: no other format decides as it does.
+    """Raise ``ExportError`` for a forest that does not average its trees, which no other format supports.
 
-    ``curves`` says whether the format can hold a calibration curve.
+    ``curves`` says whether the format supports calibration curves.
     """
     if forest.times is not None:
         raise ExportError(f"leaves of survival forests hold curves, which {name} has no place for; save a .silvan file")
     if forest.combine == "vote":
         raise ExportError(
-            f"combine is 'vote': {name} cannot give a class by votes beside probabilities by means, nor let trees "
+            f"combine is 'vote': {name} cannot combine a class by votes with probabilities by means, nor let trees "
             "abstain; save a .silvan file, or export dataclasses.replace(forest, combine='mean'), which has the same "
-            "probabilities and answers the most probable class"
+            "probabilities and predicts the most probable class"
         )
     if forest.combine != "mean":
         lacks = "votes within stages" if forest.combine == "stages" else "calibration of summed log-odds"
         raise ExportError(f"combine is {forest.combine!r}: {name} has no {lacks}; save a .silvan file")
     if forest.curve is not None and not curves:
         raise ExportError(
-            f"the forest has a calibration curve, which {name} cannot hold: export plain(), whose scores are those "
+            f"the forest has a calibration curve, which {name} does not support: export plain(), which has the scores "
             "before calibration, or save a .silvan file"
         )
 
@@ -63,14 +63,14 @@ def check_answers(forest: ForestArrays, rows: np.ndarray, answers: np.ndarray, t
     """Raise ``ExportError`` if the predictions of a copy differ from the forest's by more than a tolerance."""
     expected = scores(forest, as_matrix(forest.schema, rows))
     if answers.shape != expected.shape:
-        raise ExportError(f"the {name} copy answers {answers.shape} numbers, the forest {expected.shape}")
+        raise ExportError(f"the {name} copy returns {answers.shape} numbers, the forest {expected.shape}")
     gap = np.abs(answers - expected).max(axis=1)
     wrong = ~(gap <= tolerance)  # so that NaN counts as wrong
     if wrong.any():
         raise ExportError(
-            f"the {name} copy answers differently in {wrong.sum()} of {len(rows)} test rows, by up to "
-            f"{gap[wrong].max():.3g}; nothing was exported. This is a fault of silvan or of the installed "
-            f"version of {name}: please report it"
+            f"the {name} copy predicts differently for {wrong.sum()} of {len(rows)} test rows, by up to "
+            f"{gap[wrong].max():.3g}; nothing was exported. This is a bug in silvan or in the installed version of "
+            f"{name}: please report it"
         )
 
 
@@ -125,7 +125,7 @@ def _lead_to(forest: ForestArrays, nodes: np.ndarray, rows: np.ndarray, rng: np.
         at, parent = at[row], parent[row]
         f, left = forest.feature[parent], at == forest.left[parent]
         column, threshold = column_of[f], forest.threshold[parent]
-        # nothing is above the largest number, so only missing values go right there
+        # no number is above the largest, so only missing values go right there
         above = np.where(threshold < _LARGEST, np.nextafter(threshold, _LARGEST), np.nan)
         numeric = column < 0
         rows[row[numeric], f[numeric]] = np.where(left, threshold, above)[numeric]

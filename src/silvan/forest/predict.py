@@ -24,9 +24,9 @@ _STAGE_ROWS = 1 << 16  # rows whose leaves are in memory at a time
 
 
 def as_matrix(schema: Schema, X: Any) -> np.ndarray:
-    """Convert what a user passes to float32 (rows, features).
+    """Convert a user's input to float32 (rows, features).
 
-    A table is read by column names. In an array, categories are codes; an unknown one counts as missing.
+    Tables are read by column names. In arrays, categories are codes, and unknown codes count as missing.
     """
     if isinstance(X, np.ndarray | list):
         try:
@@ -80,7 +80,7 @@ def _add_by_walk(X: np.ndarray, first: int, stop: int, nodes: Nodes, adding: Add
 
 
 class Tally(Totals):
-    """Answers of trees for rows, added up by weight."""
+    """Weighted sums of the trees' answers for rows."""
 
     def means(self) -> np.ndarray:
         """Return the mean leaf values; NaN for a row without any participating tree."""
@@ -158,12 +158,12 @@ def abstaining(forest: ForestArrays, absent: np.ndarray) -> np.ndarray:
         raise InputError.about("absent", f"must have {forest.n_features} entries, true or false, one per feature")
     if not absent.any():
         return np.zeros(len(forest), np.bool_)
-    asked = np.append(absent, False)[forest.feature]  # the last entry is for leaves, whose feature is -1
-    return np.logical_or.reduceat(asked, forest.offsets[:-1])
+    used = np.append(absent, False)[forest.feature]  # the last entry is for leaves, whose feature is -1
+    return np.logical_or.reduceat(used, forest.offsets[:-1])
 
 
 def voting_weights(forest: ForestArrays, absent: np.ndarray | None) -> np.ndarray:
-    """Return the weights of the trees, zero for those that abstain: only trees that vote do."""
+    """Return the weights of the trees, zero for those that abstain; only voting trees abstain."""
     if absent is None or forest.combine != "vote":
         return forest.weights
     return np.where(abstaining(forest, absent), 0.0, forest.weights)
@@ -177,8 +177,8 @@ def _answering_weights(forest: ForestArrays, absent: np.ndarray | None) -> np.nd
     lacking = absent & forest.take(forest.weights > 0).uses.any(axis=0)
     names = [name for name, lacks in zip(forest.schema.names, lacking, strict=True) if lacks]
     raise InputError(
-        f"no tree can answer: every one asks about a column that the table lacks, of {format_names(names)}; add some "
-        "of these columns, empty if unknown"
+        f"no tree can answer: each uses a column that the table lacks, of {format_names(names)}; add some of these "
+        "columns, empty if unknown"
     )
 
 
@@ -221,7 +221,7 @@ def scores(
         return _stage_scores(forest, X, n_jobs)
     if forest.combine == "log_odds":
         if skip is not None:
-            raise InputError("trees whose log-odds are added up cannot be skipped: each tells of other columns")
+            raise InputError("trees that add log-odds cannot be skipped: each covers other columns")
         return _odds_scores(forest, tally(forest, X, forest.weights, n_jobs, votes=False).values)
     weights = _answering_weights(forest, absent)
     return calibrated(forest, tally(forest, X, weights, n_jobs, votes=False, skip=skip, value=value).means())
@@ -246,7 +246,7 @@ def scores_and_decisions(
     *,
     skip: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the results of ``scores`` and ``decide``, from one walk."""
+    """Return the results of ``scores`` and ``decide`` from one traversal."""
     if forest.decides_by_votes:
         total = tally(forest, X, _answering_weights(forest, absent), n_jobs, skip=skip)
         return total.means(), total.votes.argmax(axis=1)
@@ -298,7 +298,7 @@ def _odds_scores(forest: ForestArrays, sums: np.ndarray) -> np.ndarray:
 def calibrated(forest: ForestArrays, means: np.ndarray) -> np.ndarray:
     """Map mean leaf values to probabilities along the calibration curve, if the forest has one.
 
-    Classes keep the order of rows by their score: of two classes exactly, of more before they are scaled to 1.
+    The order of rows by score is preserved: exactly for two classes, for more classes before scaling to 1.
     """
     if forest.curve is None:
         return means

@@ -97,13 +97,13 @@ def _reach(
         k = 0
         while k < feature.shape[0]:
             if (bits[first[k] >> 3] >> (first[k] & 7)) & 1 == 0:
-                k = past[k]  # a node above has ruled out all leaves below this one
+                k = past[k]  # an ancestor has ruled out all leaves below this node
             elif _goes_left(X[row, feature[k]], threshold[k], missing_left[k], categorical[k], words[k]):
                 _clear(bits, middle[k], last[k])
                 k += 1
             else:
                 _clear(bits, first[k], middle[k])
-                k = past_left[k]  # the nodes on the left have nothing left to rule out
+                k = past_left[k]  # nothing is left to rule out by splits on the left
 
 
 def meet(bits: np.ndarray, structure: Structure, n_jobs: int | None = None) -> np.ndarray | None:

@@ -1,7 +1,6 @@
-"""Score every tree of a forest by itself: counts and fixed-point sums that can be added up over sites.
+"""Score each tree of a forest separately: counts and fixed-point sums that can be added up over sites.
 
-Rows go down together, as bit masks where trees are small and as lists where they are not; trees are shared out to
-threads.
+Rows go down together, as bit masks in small trees and as lists in large ones; trees are distributed over threads.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from silvan.forest.walk import Nodes, pack
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
-ERROR_CAP = 1 << 31  # largest squared error of one row, in fixed point: sums over up to 2^31 rows fit 62 bits
+ERROR_CAP = 1 << 31  # largest squared error of a row in fixed point; sums over up to 2^31 rows fit 62 bits
 
 _NOTHING = Noted(np.zeros(0, np.int64), np.zeros((0, 0), np.uint16))
 
@@ -47,7 +46,7 @@ def _add_errors(
     noted: Noted,
     out: np.ndarray,
 ) -> None:
-    """Count rows and add up squared errors, each rounded to a whole number of 1 / scale, for some trees."""
+    """Count rows and sum squared errors of some trees, each rounded to a multiple of 1 / scale."""
     for first in range(0, len(y), ROWS):
         n = min(ROWS, len(y) - first)
         for t in trees:
@@ -75,10 +74,10 @@ def score_trees(
     n_jobs: int | None = None,
     noted: Noted | None = None,
 ) -> np.ndarray:
-    """Count how each tree by itself votes on rows: int64 (trees, true class, voted class).
+    """Count the votes of each tree on rows: int64 (trees, true class, predicted class).
 
-    ``y`` holds class codes. A tree that asks about an ``absent`` feature abstains and counts nothing. With ``noted``,
-    the leaves of its rows are noted on the way.
+    ``y`` holds class codes. A tree that uses an ``absent`` feature abstains and counts nothing. With ``noted``, the
+    leaves of its rows are recorded.
     """
     if forest.classes is None:
         raise InputError("score_trees is for classification; score_numbers is for forests that predict a number")
@@ -105,7 +104,7 @@ def score_trees(
 
 def _sort(X: np.ndarray, y: np.ndarray, n_classes: int, rows: np.ndarray, leaves: np.ndarray) -> SortedRows:
     """Sort some rows by class."""
-    order = np.argsort(y[rows].astype(np.min_scalar_type(n_classes)), kind="stable")  # fewer bits are sorted faster
+    order = np.argsort(y[rows].astype(np.min_scalar_type(n_classes)), kind="stable")  # fewer bits sort faster
     ends = np.cumsum(np.bincount(y[rows], minlength=n_classes))
     return SortedRows(X[rows[order]], ends, order, leaves)
 
@@ -145,14 +144,14 @@ def score_numbers(
     n_jobs: int | None = None,
     noted: Noted | None = None,
 ) -> np.ndarray:
-    """Add up every tree's squared errors: int64 (trees, 2), the rows scored and the sum times ``scale``.
+    """Sum the squared errors of each tree: int64 (trees, 2), the rows scored and the sum times ``scale``.
 
-    Each row's error is rounded by itself, so that sums do not depend on how rows are spread over sites, and is at
-    most ``ERROR_CAP``. A tree that asks about an ``absent`` feature abstains: no rows, no error. With ``noted``, the
-    leaves of its rows are noted on the way.
+    Each row's error is rounded and capped at ``ERROR_CAP`` separately, so sums do not depend on how rows are spread
+    over sites. A tree that uses an ``absent`` feature abstains: no rows, no error. With ``noted``, the leaves of its
+    rows are recorded.
     """
     if forest.classes is not None:
-        raise InputError("score_numbers is for regression; score_trees is for forests that tell classes apart")
+        raise InputError("score_numbers is for regression; score_trees is for classification")
     _check_rows(forest, X, y)
     if not 0.0 < scale < np.inf:
         raise InputError.wrong("scale", "above 0 and finite", scale)
@@ -203,10 +202,10 @@ def labels_at_leaves(
     n_jobs: int | None = None,
     noted: Noted = _NOTHING,
 ) -> None:
-    """Add to ``out``, int64 (leaves, columns), how many rows of each code some ``trees`` send to their leaves.
+    """Add to ``out``, int64 (leaves, columns), the number of rows of each code in the leaves of some ``trees``.
 
-    ``drawn`` has lines of rows that are counted, and ``line_of`` is the line of each tree. ``amounts``, one a row or
-    none at all, are added up in the second column. With ``noted``, leaves are noted on the way.
+    ``drawn`` has lines of rows that count, and ``line_of`` is the line of each tree. ``amounts``, one per row or none,
+    are summed in the second column. With ``noted``, leaves are recorded.
     """
     _check_rows(forest, X, codes)
     lines = line_of[trees] if len(line_of) == len(forest) else np.array([-1])

@@ -1,18 +1,17 @@
-"""Shapley values: how much each feature moves a forest's answer for a row away from its mean answer.
+"""Shapley values: how much each feature moves a forest's prediction for a row away from the mean prediction.
 
-What a tree would answer if only some features of a row were known is the mean of its leaves, where a split on an
-unknown feature sends the row both ways, by the shares of some background rows that went there. A feature's Shapley
-value is the mean, over all orders in which features may become known, of the change that it makes (Lundberg et al.
-2020).
+If only some features of a row are known, a tree predicts a mean of its leaves: a split on an unknown feature sends the
+row both ways, weighted by the shares of background rows on both sides. A feature's Shapley value is the change that it
+makes, averaged over all orders in which features may become known (Lundberg et al. 2020).
 
-For one leaf this mean is an integral: with z the share of background rows that a feature's splits on the way let pass,
-and o one or zero, whether the row itself passes, feature i gets
+For one leaf this mean is an integral. Let z be the share of background rows that pass a feature's splits on the path,
+and o be 1 if the row itself passes them, else 0. Then feature i gets
 
     value * (o_i - z_i) * integral over s from 0 to 1 of the product over j != i of (z_j (1 - s) + o_j s)
 
 because s^k (1 - s)^m integrates to k! m! / (k + m + 1)!, which is the share of orders. The integrand is a polynomial,
-so a few Gauss points give it exactly, up to rounding. Products are carried down the tree and sums over leaves up:
-nodes times points in all, and level order makes both plain loops.
+so a few Gauss points integrate it exactly, up to rounding. Products are passed down the tree and sums over leaves up:
+the cost is nodes times points, and level order makes both passes plain loops.
 """
 
 from typing import NamedTuple
@@ -27,14 +26,14 @@ from silvan.forest.walk import Nodes, U, goes_right, pack
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_count, thread_map
 
-_ROWS = 16  # rows that a thread takes at a time
+_ROWS = 16  # rows per task of a thread
 
 
 class Shap(NamedTuple):
     """Shapley values of rows; a row's values and ``base`` add up to its scores."""
 
     values: np.ndarray  # (rows, features, outputs)
-    base: np.ndarray  # (outputs,) the mean answer over the background rows
+    base: np.ndarray  # (outputs,) the mean score of the background rows
 
 
 class Paths(NamedTuple):
@@ -54,12 +53,12 @@ def shap_values(
 ) -> Shap:
     """Return the Shapley values of encoded rows; ``absent`` marks features that a table lacks, as in ``scores``."""
     if forest.combine not in ("mean", "vote"):
-        raise InputError("Shapley values are for forests whose answer is a mean over trees, which this one's is not")
+        raise InputError("Shapley values are only for forests that average their trees, which this one does not")
     if not len(background):
-        raise InputError("there are no background rows, whose mean answer Shapley values are differences to")
+        raise InputError("Shapley values need background rows, since they are differences to the mean score")
     weights = voting_weights(forest, absent)
     if not weights.sum() > 0:
-        raise InputError("no tree can answer for this table: every one asks about a column that it lacks")
+        raise InputError("no tree can answer for this table: each uses a column that the table lacks")
     weights = weights / weights.sum()
     counts, nodes = rows_at_nodes(forest, background, n_jobs), pack(forest)
     paths = _paths(forest, counts)
@@ -131,16 +130,16 @@ def _explain(
     by: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Add one tree's part of the Shapley values of rows to ``out``; ``at`` and ``by`` are Gauss points and weights."""
+    """Add one tree's part of the rows' Shapley values to ``out``; ``at`` and ``by`` are Gauss points and weights."""
     begin, points, outputs = nodes.offsets[tree], len(at), value.shape[1]
-    passes = np.zeros(end - begin)  # whether the row passes all splits on this feature, so far
+    passes = np.zeros(end - begin)  # whether the row passes all splits on this feature so far
     product = np.ones((end - begin, points))
     total = np.zeros((end - begin, points, outputs))
     for row in range(first, stop):
         for node in range(begin + 1, end):
             _go_down(X, row, node, begin, nodes, paths, at, passes, product)
         total[:] = 0.0
-        for node in range(end - 1, begin, -1):  # children stand after their parents
+        for node in range(end - 1, begin, -1):  # children come after their parents
             here, up = node - begin, paths.above[node]
             if product[here, 0] == 0.0:  # neither the row nor background rows arrive here, so nothing below counts
                 continue

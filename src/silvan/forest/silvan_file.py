@@ -33,7 +33,7 @@ def to_bytes(forest: ForestArrays) -> bytes:
 def from_bytes(data: bytes, make: type[F]) -> F:
     """Read the content of a file and check all of it."""
     words, arrays = read_tensors(data, FORMAT, VERSION, ("schema", "combine", "hash"), ARRAYS, _OPTIONAL)
-    combine: Any = words["combine"]  # any text; checked with the rest
+    combine: Any = words["combine"]  # any text; checked together with the arrays
     forest = make(Schema.from_json(words["schema"]), **arrays, combine=combine)
     if forest.hash != words["hash"]:
         raise FormatError("its trees do not match its hash")

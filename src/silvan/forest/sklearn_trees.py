@@ -1,10 +1,10 @@
 """Conversion of scikit-learn's forests and trees to ours and back.
 
-scikit-learn is imported where it is used: its trees take longer to import than the rest of this package.
+scikit-learn is imported where it is used, because its trees take longer to import than the rest of this package.
 
-scikit-learn numbers nodes depth first and compares 32-bit inputs with 64-bit thresholds. Our nodes stand in
-level order, and the largest 32-bit float not above a threshold decides the same for every 32-bit input. Both
-form means in the same order, so predictions agree to the bit, in both directions.
+scikit-learn numbers nodes depth first and compares 32-bit inputs with 64-bit thresholds. Our nodes are in level order,
+and the largest 32-bit float not above a threshold splits all 32-bit inputs in the same way. Both compute means in the
+same order, so predictions are identical in both directions.
 """
 
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ _NO_NODE, _NO_FEATURE = -1, -2
 def from_sklearn(model: Any, make: type[F]) -> F:
     """Convert a fitted model.
 
-    ``feature_importances_`` become the gains. Features are called what the model calls them, or x0, x1, ...
+    ``feature_importances_`` become the gains. Features keep the model's names, or are called x0, x1, ...
     """
     trees = _fitted_trees(model)
     nodes, sizes = _level_order(trees)
@@ -49,15 +49,15 @@ def from_sklearn(model: Any, make: type[F]) -> F:
             gain=_gain(model),
         )
     except FormatError as error:
-        raise InputError(f"the {type(model).__name__} cannot be taken over: {error}") from None
+        raise InputError(f"the {type(model).__name__} cannot be converted: {error}") from None
 
 
 def to_sklearn(forest: ForestArrays, X: np.ndarray | None = None, y: np.ndarray | None = None) -> Any:
     """Return a fitted random forest.
 
-    A forest does not know how many rows its nodes had. What scikit-learn keeps of that (rows, values of inner nodes,
-    impurity) is counted on encoded rows ``X`` and ``y``, class codes or numbers. Without rows every leaf counts as
-    one, and a warning says that only predictions can be relied on.
+    A forest does not store the rows of its nodes. scikit-learn's statistics (rows, values of inner nodes, impurity) are
+    computed from encoded rows ``X`` and ``y`` (class codes or numbers). Without rows, every leaf counts as one, and a
+    warning says that only predictions are reliable.
     """
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -130,9 +130,9 @@ def _level_order(trees: list[Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def not_above(threshold: np.ndarray) -> np.ndarray:
-    """Return the largest finite 32-bit floats that are not above.
+    """Return the largest finite 32-bit floats that are not above the thresholds.
 
-    Infinity, scikit-learn's way to separate missing values from all others, becomes the largest of all.
+    Infinity, which in scikit-learn separates missing values from all others, becomes the largest float.
     """
     with np.errstate(over="ignore"):
         near = threshold.astype(np.float32)
@@ -186,7 +186,7 @@ def _check_expressible(forest: ForestArrays) -> None:
         )
     if (forest.weights != forest.weights[0]).any():
         raise ExportError(
-            "scikit-learn's forests weigh all trees alike, the weights here go from "
+            "scikit-learn's forests give all trees the same weight, but the weights here range from "
             f"{forest.weights.min()} to {forest.weights.max()}; use to_onnx or to_treelite"
         )
 
@@ -224,12 +224,12 @@ def _trees(forest: ForestArrays, X: np.ndarray | None, y: np.ndarray | None) -> 
 def _statistics(
     forest: ForestArrays, X: np.ndarray | None, y: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for every node, its rows, the mean of the leaf values below, and the Gini impurity or the variance."""
+    """Return the rows of each node, the mean of the leaf values below it, and its Gini impurity or variance."""
     leaf = forest.feature < 0
     if X is None or y is None:
         warn_user(
-            "scikit-learn's copy predicts the same, but a forest does not know how many rows its nodes had: its "
-            "importances, Shapley values and drawn trees mean nothing; pass rows, to_sklearn(X, y), to count them"
+            "scikit-learn's copy predicts the same, but a forest does not store the rows of its nodes, so the copy's "
+            "importances, Shapley values and plots are meaningless; pass rows, to_sklearn(X, y), to count them"
         )
         rows = sum_at_nodes(forest, np.ones((len(forest.value), 1), np.int64))[:, 0]
         sums = sum_at_nodes(forest, forest.value if forest.classes is not None else _moments(forest.value[:, 0]))

@@ -41,7 +41,7 @@ def are_small(nodes: Nodes) -> np.ndarray:
 
 @njit(nogil=True, cache=True)
 def add_verdicts(nodes: Nodes, vote: np.ndarray, verdict: np.ndarray) -> None:
-    """Write the class that all leaves below a node vote for, -1 if they differ."""
+    """Write the common vote of all leaves below each node, -1 if they differ."""
     for node in range(len(verdict) - 1, -1, -1):  # children come after parents
         if nodes.leaf[node] >= 0:
             verdict[node] = vote[nodes.leaf[node]]
@@ -80,7 +80,7 @@ def _count_some(
     out: np.ndarray,
     threads: int,
 ) -> None:
-    """Count the rows from ``first`` on that are in memory by their order at a time."""
+    """Count the piece of rows that begins at ``first``."""
     piece = slice(first, first + _MOST_ROWS)
     X, columns = rows.X[piece], rows.columns[piece]
     ends, length = np.clip(rows.ends - first, 0, len(X)), _even_length(len(X))
@@ -99,13 +99,13 @@ def _even_length(n: int) -> int:
 
 
 class _Batch(NamedTuple):
-    """Trees with few different cuts, and where the marks of these are."""
+    """Trees with few distinct cuts, and the positions of the marks of these cuts."""
 
     trees: np.ndarray
     listed: np.ndarray  # the cuts
     missing_right: np.ndarray  # (cuts,)
     start: int  # the first node
-    place: np.ndarray  # (nodes,) which of the batch's cuts a split has
+    place: np.ndarray  # (nodes,) the index of each split's cut in the batch
 
     @classmethod
     def of(cls, trees: np.ndarray, nodes: Nodes, asked: np.ndarray, cuts: Cuts) -> "_Batch":
@@ -219,8 +219,8 @@ def _descend(
 ) -> None:
     """Take the rows of the first mask down a tree, and add them to the mask of their leaf's vote, unless that is 0.
 
-    Left children take their parent's mask, and so do right ones whose sibling needs none; else these take the next and
-    go first. ``place`` has where the marks of each split are, from node ``start`` on.
+    Left children reuse their parent's mask, and so do right children whose sibling needs none; otherwise right children
+    get the next mask and go first. ``place`` has the positions of the splits' marks, from node ``start`` on.
     """
     if verdict[root] >= 0:
         if verdict[root] > 0:
@@ -263,7 +263,7 @@ def _descend_to_leaves(
     voted: np.ndarray,
     turns: np.ndarray,
 ) -> None:
-    """Do what ``_descend`` does, down to the leaves, and add the rows that turn right to the mask of their depth."""
+    """Like ``_descend``, but down to the leaves; also adds the rows that turn right to the mask of their depth."""
     top = 0
     stack[0, 0], stack[0, 1], stack[0, 2] = root, 0, 0
     while top >= 0:
@@ -287,7 +287,7 @@ def _descend_to_leaves(
 
 @njit(nogil=True, cache=True)
 def _number_paths(root: int, end: int, nodes: Nodes, path: np.ndarray, number: np.ndarray) -> None:
-    """Write the number of each leaf of a tree for the turns on its path: a bit for each depth, set for right."""
+    """Map the turns on the path to each leaf (a bit per depth, set for right) to the number of the leaf."""
     path[0], count = 0, 0
     for node in range(root, end):
         if nodes.leaf[node] >= 0:
@@ -302,7 +302,7 @@ def _number_paths(root: int, end: int, nodes: Nodes, path: np.ndarray, number: n
 
 @njit(nogil=True, cache=True)
 def _write_numbers(turns: np.ndarray, number: np.ndarray, columns: np.ndarray, out: np.ndarray) -> None:
-    """Write the number of each row's leaf to the row's column of ``out``, by its turns."""
+    """Write the number of each row's leaf, given its turns, to the row's column of ``out``."""
     path = np.empty(64, np.uint16)
     for w in range(turns.shape[1]):
         path[:] = 0

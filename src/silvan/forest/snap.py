@@ -20,10 +20,10 @@ _LARGEST = np.finfo(np.float32).max
 
 
 def snap(forest: Forest, bins: Bins) -> Forest:
-    """Move every threshold to the nearest cut point of its column, the lower one of two.
+    """Move every threshold to the nearest cut point of its column, the lower one in case of a tie.
 
-    A threshold above all values separates missing values from others; it stays, and where a column has no cut points
-    all thresholds become that one.
+    A threshold above all values separates missing values from others. It stays, and in columns without cut points all
+    thresholds become that one.
     """
     numeric = (forest.feature >= 0) & ~is_category_split(forest.schema, forest.feature)
     threshold = forest.threshold.copy()
@@ -87,7 +87,7 @@ def _mark_few(X: np.ndarray, min_leaf: int, nodes: Nodes, few: np.ndarray) -> No
 def prune(forest: Forest, few: np.ndarray) -> Forest:
     """Cut off the sides of splits that ``few`` rows reach: bool (nodes,).
 
-    The other side takes the split's place. If few rows reach both, the split becomes a leaf; whoever prunes gives it a
+    The other side replaces the split. If few rows reach both sides, the split becomes a leaf, and the caller sets its
     value.
     """
     level, tree_of = forest.offsets[:-1], np.arange(len(forest))

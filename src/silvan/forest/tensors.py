@@ -1,4 +1,4 @@
-"""Files of arrays and some text: safetensors with JSON metadata in a fixed order, and a digest over all of it."""
+"""Files of arrays and some text: safetensors with JSON metadata in a fixed order, and a digest of everything."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ _TYPES = {np.bool_: "BOOL", np.int32: "I32", np.int64: "I64", np.uint64: "U64", 
 
 
 class _Header(msgspec.Struct):
-    """The part of a safetensors header that is ours: everything else in it describes arrays."""
+    """Our part of a safetensors header; the rest describes arrays."""
 
     metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
 def content_digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
-    """Return the digest over all but the digest itself."""
+    """Return the digest of everything except the digest itself."""
     digest = hashlib.sha256()
     for key in sorted(set(metadata) - {"digest"}):
         digest.update(f"{key}\0{metadata[key]}\0".encode())
@@ -45,7 +45,7 @@ def _check_version(metadata: Mapping[str, str], version: int) -> None:
 
 
 def write_tensors(format_: str, version: int, words: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return arrays and texts, with a digest, as bytes; the same content always makes the same bytes."""
+    """Return arrays and texts, with a digest, as bytes; equal content gives equal bytes."""
     metadata = {"format": format_, "version": str(version), **words}
     data = safetensors_bytes(dict(arrays), {**metadata, "digest": content_digest(metadata, arrays)})
     size = int.from_bytes(data[:8], "little")
@@ -63,7 +63,7 @@ def read_tensors(
     types: Mapping[str, Any],
     optional: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Read what ``write_tensors`` wrote: exactly these arrays, of these types, and maybe some of the optional ones."""
+    """Read the output of ``write_tensors``: exactly these arrays with these types, and possibly optional ones."""
     try:
         tensors = dict(deserialize(data))  # type: ignore[no-untyped-call]
         size = int.from_bytes(data[:8], "little")

@@ -1,8 +1,8 @@
-"""The different cuts of trees, and which rows are above each of them.
+"""The distinct cuts of trees, and which rows are above each of them.
 
-A cut is a feature and a threshold. Each value is looked up once among the cuts of its column. Trees then go in batches
-that have few different cuts, so that the marks of these stay in the cache: the rows above the highest cut of a column
-are marked first, and each lower one adds some.
+A cut is a feature with a threshold. Each value is looked up once among the cuts of its column. Trees are then processed
+in batches with few distinct cuts, so that their marks stay in the cache: the rows above the highest cut of a column are
+marked first, and each lower cut adds some.
 """
 
 from typing import NamedTuple
@@ -15,10 +15,10 @@ from silvan.util.threads import thread_map
 
 
 class Cuts(NamedTuple):
-    """The different cuts of some trees, sorted by column and threshold."""
+    """The distinct cuts of some trees, sorted by column and threshold."""
 
     features: np.ndarray  # (columns,)
-    starts: np.ndarray  # (columns + 1,) where the cuts of each column begin
+    starts: np.ndarray  # (columns + 1,) the start of each column's cuts
     threshold: np.ndarray  # (cuts,)
     missing_right: np.ndarray  # (cuts,) whether missing values count as above
     cut: np.ndarray  # int32 (nodes,) the cut of every requested split
@@ -28,12 +28,12 @@ class RankedRows(NamedTuple):
     """Rows by column, block by block, from the highest value to the lowest; missing ones come last."""
 
     order: np.ndarray  # uint16 (columns, rows) positions within a block
-    above: np.ndarray  # int32 (stretches, cuts) how many rows are above each cut
-    known: np.ndarray  # int32 (stretches, columns) how many have a value
+    above: np.ndarray  # int32 (stretches, cuts) rows above each cut
+    known: np.ndarray  # int32 (stretches, columns) rows with a value
 
 
 def find_cuts(nodes: Nodes, splits: np.ndarray) -> Cuts:
-    """List the different cuts of some splits: bool (nodes,)."""
+    """List the distinct cuts of some splits: bool (nodes,)."""
     at = np.flatnonzero(splits)
     asked = np.bincount(nodes.feature[at]) > 0
     features, keys = np.flatnonzero(asked), np.empty(len(at), np.uint64)
@@ -62,7 +62,7 @@ def _write_keys(at: np.ndarray, nodes: Nodes, column: np.ndarray, keys: np.ndarr
 
 
 def _sorting(keys: np.ndarray) -> np.ndarray:
-    """Return the order of keys; NumPy sorts 16 bits at a time far faster than 64."""
+    """Return the order of keys; NumPy sorts by 16 bits at a time much faster than by 64."""
     order = np.argsort(keys.astype(np.uint16), kind="stable")
     for shift in (16, 32, 48):
         part = (keys >> U(shift)).astype(np.uint16)
@@ -101,7 +101,7 @@ def _rank(X: np.ndarray, cuts: Cuts, length: int, column: int, ranked: RankedRow
             below = np.int64(0)
             for step in range(steps - 1, -1, -1):
                 below += np.int64(ladder[U(below + (1 << step) - 1)] < x) << step
-            codes[i] = n_cuts - below if x == x else n_cuts + 1  # cuts that are not below; one more if missing
+            codes[i] = n_cuts - below if x == x else n_cuts + 1  # cuts not below; one more for a missing value
             end[codes[i]] += 1
         for code in range(1, n_cuts + 2):
             end[code] += end[code - 1]

@@ -34,7 +34,7 @@ def build(builder: Any, forest: ForestArrays) -> Any:
     model = _empty(builder, forest)
     category_split = is_category_split(forest.schema, forest.feature).tolist()
     values, listed = iter(leaf_terms(forest).tolist()), iter(_listed(forest))
-    # plain numbers: each is passed to a C function
+    # plain Python numbers, since each is passed to a C function
     arrays = (forest.feature, forest.threshold, forest.missing_left, forest.left)
     feature, threshold, missing_left, left = (array.tolist() for array in arrays)
     for begin, end in pairwise(forest.offsets.tolist()):

@@ -12,10 +12,10 @@ from silvan.forest.category_set import is_category_split
 from silvan.util.kernels import njit
 
 MISSING_RIGHT, MISSING_LEFT = -1, -2
-"""Kinds of numeric split; a kind of 0 or more is a split by category and is its row of ``sets``."""
+"""Kinds of numeric splits; a kind of 0 or more is a split by category, with this row of ``sets``."""
 
 BLOCK = 64  # rows that walk together
-U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+U = np.uint64  # unsigned indices need no check for negative values in inner loops
 
 
 class Nodes(NamedTuple):
@@ -54,7 +54,7 @@ def goes_right(x: float, node: np.uint64, nodes: Nodes) -> bool:
     """Whether a value goes right at a split."""
     kind = nodes.kind[node]
     if kind >= 0:
-        code = 0 if x != x else np.int64(x) + 1  # bin 0 is that of missing values
+        code = 0 if x != x else np.int64(x) + 1  # bin 0 is for missing values
         right = (nodes.sets[kind, code >> 6] >> U(code & 63)) & U(1) == 0
     else:
         # no "or": two comparisons that are always made cost less than a branch that is predicted wrong
@@ -66,7 +66,7 @@ def goes_right(x: float, node: np.uint64, nodes: Nodes) -> bool:
 def walk(X: np.ndarray, first: int, n: int, tree: int, nodes: Nodes, place: np.ndarray) -> None:
     """Pass rows ``first`` to ``first + n`` down a tree; ``place`` receives the leaves."""
     flat, width = X.ravel(), U(X.shape[1])
-    # step by step for all rows rather than row by row: a step waits for memory, and other rows' steps fill the wait
+    # all rows take one step at a time, because a step waits for memory and other rows' steps fill the wait
     for i in range(n):
         place[i] = nodes.offsets[tree]
     for _ in range(nodes.depth[tree]):

@@ -228,7 +228,7 @@ def _of_persons(record: Record) -> str:
 
 
 def _evaluated_rows(summary: dict[str, Any]) -> str:
-    """Describe how many rows models were evaluated on, if that needs a word."""
+    """Describe the number of evaluated rows, if it needs an explanation."""
     if summary["repeats"]:
         times = "once" if summary["repeats"] == 1 else f"{format_count(summary['repeats'])} times"
         splits = count_of(summary["splits"], "split")

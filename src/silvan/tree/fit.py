@@ -1,4 +1,4 @@
-"""Fit a forest to a table where all rows are in one place, and assemble grown trees into a forest."""
+"""Fit a forest to a table in one place, and assemble grown trees into a forest."""
 
 import math
 from collections.abc import Sequence
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 1 << 21  # rows of the trees in a batch: enough work per call, little memory
 
 _NOT_THERE = {
-    "absolute_error": "trees grow on sums, which tell no medians",
-    "friedman_mse": "it is made for boosting",
-    "poisson": "a number is evaluated by its squared error alone",
+    "absolute_error": "trees grow from sums, which do not determine medians",
+    "friedman_mse": "it is designed for boosting",
+    "poisson": "numbers are evaluated only by their squared error",
 }
 """Unsupported criteria of scikit-learn, and the reasons."""
 
 TIME_BINS = 64
 
 NO_VOTES = "vote='hard' is for classification: trees that predict a number have no class to vote for"
-"""The text of an error."""
+"""An error message."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Settings:
         if self.criterion not in list(OBJECTIVES):
             if why := _NOT_THERE.get(str(self.criterion)):
                 raise InputError.about(
-                    "criterion", f"{self.criterion!r} is not there, since {why}; use 'squared_error'"
+                    "criterion", f"{self.criterion!r} is not supported, since {why}; use 'squared_error'"
                 )
             raise InputError.wrong("criterion", f"one of {', '.join(OBJECTIVES)}", self.criterion)
         if not isinstance(self.bootstrap, bool | np.bool):
@@ -162,7 +162,7 @@ class Settings:
             return objective.measure(Labels(counts, n_rows, time_bins=self.time_bins))
         cells = np.flatnonzero(counts)
         if len(cells) == 0:
-            raise InputError("there are no rows to learn from")
+            raise InputError("there are no training rows")
         low, high = Grid.for_columns(1).bounds(int(cells[0]), int(cells[-1]))
         return objective.measure(Labels(counts[:0], n_rows, low, high))
 
@@ -241,14 +241,14 @@ def _at_least(name: str, value: object, least: int) -> None:
 
 
 def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
-    """Return which way predictions may go with each feature: 1 up, -1 down, 0 either; None if nothing is asked.
+    """Return the monotonic constraint of each feature: 1 rising, -1 falling, 0 none; None without constraints.
 
-    ``given`` has a number for each feature, or is a dict by name. Raise ``InputError`` if it does not fit.
+    ``given`` has a number for each feature, or is a dict by name. Raises ``InputError`` if it does not fit.
     """
     if given is None:
         return None
     if schema.n_classes > 2:
-        raise InputError.about("monotonic_cst", "is for a number or two classes: more have no order")
+        raise InputError.about("monotonic_cst", "is for a number or two classes: more classes have no order")
     if schema.label.event is not None:
         raise InputError.about("monotonic_cst", "is not for survival: curves of leaves need not keep an order")
     names = list(schema.names)
@@ -274,7 +274,7 @@ def monotonic_signs(given: Any, schema: Schema) -> list[int] | None:
 def check_class_weight(weight: Any) -> None:
     """Raise ``InputError`` for a text that is not a valid class weight."""
     if isinstance(weight, str) and weight != "balanced":
-        trees = ": all trees of a forest weigh a class alike" if weight == "balanced_subsample" else ""
+        trees = ": all trees of a forest use the same weights" if weight == "balanced_subsample" else ""
         raise InputError.about("class_weight", f"must be None, 'balanced' or a dict, got {weight!r}{trees}")
 
 
@@ -298,11 +298,10 @@ def fit_forest(
     n_jobs: int | None = None,
     device: str = "cpu",
 ) -> Assembled:
-    """Bin an encoded table and grow a forest on it, or the trees that a forest ``before`` lacks.
+    """Bin an encoded table and grow a forest on it, or the trees missing from a forest ``before``.
 
-    ``row_keys`` number the rows for sampling; None: their places. Where persons have several rows, cut points come from
-    one row of each. ``floor`` is the fewest rows in a cell of the grid
-    that is divided further.
+    ``row_keys`` identify rows for sampling; by default their positions. If persons have several rows, cut points come
+    from one row of each. Cells of the grid with fewer than ``floor`` rows are not divided further.
     """
     threads = thread_count(n_jobs)
     numbers = np.arange(len(X), dtype=np.uint64) if row_keys is None else row_keys
@@ -332,7 +331,7 @@ def grow_forest(
     threads: int,
     device: str = "cpu",
 ) -> Forest:
-    """Grow all trees where all rows are in one place."""
+    """Grow all trees from rows in one place."""
     trees = range(settings.n_estimators)
     grown = _grow_trees(table, measure, settings, plan, keys, trees, threads, device)
     return assemble(grown, schema, measure, settings.combine)
@@ -348,7 +347,7 @@ def _grow_trees(
     threads: int,
     device: str,
 ) -> list[tuple[Grown, np.ndarray]]:
-    """Grow some trees, a few at a time; return them with the thresholds of their splits."""
+    """Grow some trees in batches; return them with the thresholds of their splits."""
     rule, draw = settings.rule(measure), settings.row_sampling
     ties = keys.features if keys.ties is None else keys.ties
 
@@ -392,7 +391,7 @@ def assemble(
 
 
 def _piece(of: Assembled) -> dict[str, np.ndarray]:
-    """Return a forest's arrays as ``_ordered`` returns those of grown trees."""
+    """Return a forest's arrays in the form of ``_ordered``."""
     forest = of.forest
     arrays = ("feature", "threshold", "missing_left", "sets", "value", "weights")
     found = {"sizes": np.diff(forest.offsets), **{name: getattr(forest, name) for name in arrays}, "gain": of.shares}
@@ -405,7 +404,8 @@ def _join_pieces(pieces: Sequence[dict[str, np.ndarray]], schema: Schema, combin
     shares = joined.pop("gain")
     if not weights.any():
         raise InputError(
-            "no tree drew any row: the table is too small (n_samples=1?); set bootstrap=False, or a larger max_samples"
+            "no tree sampled any row: the table is too small (n_samples=1?); "
+            "set bootstrap=False, or a larger max_samples"
         )
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     gain = mean_shares(shares)
@@ -414,9 +414,9 @@ def _join_pieces(pieces: Sequence[dict[str, np.ndarray]], schema: Schema, combin
 
 
 def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nodes tree by tree, level by level, siblings side by side; also which split each has, or -1.
+    """Return the nodes by tree and level, with siblings adjacent, and the index of each node's split, or -1.
 
-    Splits that are taken back, and what is below them, are left out.
+    Splits that were taken back are left out, with everything below them.
     """
     made = np.arange(len(grown.node)) if grown.kept is None else np.flatnonzero(grown.kept)
     left = np.full(len(grown.tree), -1, np.int64)
@@ -435,7 +435,7 @@ def level_order(grown: Grown) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ordered(grown: Grown, thresholds: np.ndarray, schema: Schema, measure: Measure) -> dict[str, np.ndarray]:
-    """Return the arrays of a forest of these trees, by name."""
+    """Return the arrays of a forest made of these trees, by name."""
     nodes, split_of = level_order(grown)
     inner = split_of >= 0
     feature = np.full(len(nodes), -1, np.int32)

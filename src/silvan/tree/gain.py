@@ -1,6 +1,6 @@
 """The gain of a split, from the statistics of its two sides.
 
-Statistics of a set of rows are a short integer vector, the same for a bin, a side of a split or a node:
+The statistics of a set of rows are a short vector of integers, for a bin, a side of a split or a node alike:
 
 =================  =============================  ================================
 layout             vector                         used for
@@ -71,9 +71,9 @@ class Limits(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def leaning(low: int, high: int, rule: Rule) -> float:
-    """Return a mean from mass and sum; of two classes the share of the second less that of the first, from their rows.
+    """Return the mean from mass and sum; for two classes, the share of the second minus that of the first.
 
-    Other signs of numbers, or classes the other way round, change the sign and no bit besides.
+    Negating the numbers, or swapping the classes, changes only the sign.
     """
     if rule.criterion == SQUARED_ERROR:
         return high / max(low, 1)
@@ -122,7 +122,7 @@ def child_bounds(bounds: np.ndarray, signs: np.ndarray, left: np.ndarray, total:
 
 @njit(nogil=True, cache=True)
 def is_closed(total: np.ndarray, rule: Rule) -> bool:
-    """Whether a node must not be split: too few rows, or one class left."""
+    """Whether a node must not be split: too few rows, or only one class."""
     rows, classes = 0, 0
     for s in range(total.shape[0] if rule.lead == 0 else 1):
         rows += total[s]
@@ -132,7 +132,7 @@ def is_closed(total: np.ndarray, rule: Rule) -> bool:
 
 
 def _log2_table() -> np.ndarray:
-    """Return log2 of small numbers (of 0 as of 1), by a series: libraries differ in the last bit."""
+    """Return log2 of small numbers (0 counts as 1) by a series, because libraries differ in the last bit."""
     part, power = np.frexp(np.maximum(np.arange(1 << _TABLE_BITS), 1))
     low = part * part < 0.5
     part, power = np.where(low, 2.0 * part, part), power - low
@@ -162,10 +162,10 @@ def n_log_n(n: int) -> int:
 
 @njit(nogil=True, cache=True)
 def gain(left: np.ndarray, total: np.ndarray, rule: Rule) -> float:
-    """Return the value of splitting ``total`` into ``left`` and the rest: higher is better, comparable within a node.
+    """Return the value of splitting ``total`` into ``left`` and the rest; higher is better, comparable within a node.
 
-    For classes it is minus the mass times impurity of both sides, up to a constant of the node; for a number
-    the decrease of squared error. With all on one side it is the value of not splitting.
+    For classes it is minus the mass times the impurity of both sides, up to a constant of the node; for a number, the
+    decrease of the squared error. With all rows on one side, it is the value of not splitting.
     """
     if rule.criterion == SQUARED_ERROR:
         last = left.shape[0] - 1
@@ -175,7 +175,7 @@ def gain(left: np.ndarray, total: np.ndarray, rule: Rule) -> float:
             return 0.0
         if a < rule.min_mass or b < rule.min_mass:
             return -np.inf
-        # equal means give exactly zero: both products round the same real number
+        # equal means give exactly zero, since both products round the same real number
         difference = np.float64(left[last]) * b - np.float64(total[last] - left[last]) * a
         return difference * difference / (a * b * (a + b))
     mass_left, mass_right, sum_left, sum_right = 0, 0, 0, 0
@@ -213,11 +213,11 @@ def best_of_two_classes(
     rule: Rule,
     sums: np.ndarray,
 ) -> tuple[float, int]:
-    """Return the highest gain, by Gini, of a cut between listed bins of two classes' rows, and after which it is.
+    """Return the highest Gini gain of a cut between listed bins of two classes, and the index of the bin before it.
 
-    The first of equal ones; minus infinity if no cut is allowed. The node has no rows outside of the listed bins and at
-    most ``EXACT_MASS``: so gains are those of ``gain`` to the last bit, and many are computed at once. ``sums`` is
-    float64 (3, bins): its first two lines receive the rows of both classes up to each bin.
+    Ties go to the first cut; without an allowed cut, the gain is minus infinity. The node has rows only in the listed
+    bins and a mass of at most ``EXACT_MASS``, so gains are bit-identical to ``gain``, and the loop vectorises. ``sums``
+    is float64 (3, bins): its first two lines receive the rows of both classes up to each bin.
     """
     weight0, weight1 = np.float64(rule.class_weight[0]), np.float64(rule.class_weight[1])
     min_leaf, min_mass = np.float64(rule.min_leaf), np.float64(rule.min_mass)

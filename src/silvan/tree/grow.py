@@ -25,7 +25,7 @@ from silvan.tree.split import Splits
 RULES = 1
 """Version of the rules by which trees grow: increase it when the same study would give other trees.
 
-A journal records the number, so that no forest mixes trees of two sets of rules.
+Journals record it, so that no forest mixes trees of two versions.
 """
 
 
@@ -84,7 +84,7 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Grown:
-    """Grown trees: every node's tree, depth and statistics by number, and the splits as they were made.
+    """Grown trees: the tree, depth and statistics of each node by number, and the splits in order.
 
     The k-th split's children have the numbers ``n_trees + 2k`` and the next.
     """
@@ -110,9 +110,9 @@ Apply = Callable[[np.ndarray, Splits, np.ndarray], None]
 def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find, apply: Apply) -> Grown:
     """Grow trees.
 
-    ``find(frontier)`` decides every open node; a split without gain of a ``barren`` node counts for nothing.
-    ``apply(nodes, splits, needed)`` sorts the rows of the nodes that were split into their children; ``needed`` says
-    for each whether a child is open, so that its rows matter.
+    ``find(frontier)`` decides every open node; splits without gain of ``barren`` nodes are dropped.
+    ``apply(nodes, splits, needed)`` moves the rows of split nodes to their children; ``needed`` tells for each node
+    whether a child is open, so that its rows matter.
     """
     n = len(trees)
     roots = np.arange(n)
@@ -128,25 +128,25 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
             born.append((roots, zeros, splits.total))
         rounds += 1
         splits.feature[frontier.barren & (splits.gain <= 0.0)] = -1
-        found = np.flatnonzero(splits.feature >= 0)
-        parents = frontier.take(found)
-        made = Splits(*(column[found] for column in splits))
+        chosen = np.flatnonzero(splits.feature >= 0)
+        parents = frontier.take(chosen)
+        made = Splits(*(column[chosen] for column in splits))
         split.append((parents.node, made.feature, made.bin, made.missing_left, made.words, made.gain))
 
         left, total = made.left, made.total
         signs = np.array(plan.monotonic, np.int8)
         stats = np.stack([left, total - left], axis=1).reshape(-1, total.shape[1])
         children = Frontier(
-            n + np.arange(2 * len(found)),
+            n + np.arange(2 * len(chosen)),
             np.repeat(parents.tree, 2),
             np.repeat(parents.depth + 1, 2),
             np.repeat(parents.seed, 2) if plan.by_tree else child_seeds(parents.seed).reshape(-1),
-            np.zeros(2 * len(found), np.int32),
+            np.zeros(2 * len(chosen), np.int32),
             np.repeat(rule.needs_gain & (made.gain <= 0.0), 2),
             None if parents.bounds is None else child_bounds(parents.bounds, signs[made.feature], left, total, rule),
         )
         born.append((children.tree, children.depth, stats))
-        n += 2 * len(found)
+        n += 2 * len(chosen)
 
         more = plan.max_rounds is None or rounds < plan.max_rounds
         is_open = rule.open_nodes(stats) & more
@@ -154,7 +154,7 @@ def grow(trees: np.ndarray, key: np.ndarray, plan: Plan, rule: Rule, find: Find,
             is_open &= children.depth < plan.max_depth
         left_open, right_open = is_open.reshape(-1, 2).T
         apply(parents.node, made, left_open | right_open)
-        again = _draw_again(frontier, splits, plan, rule) if more else frontier.take(found[:0])
+        again = _sample_again(frontier, splits, plan, rule) if more else frontier.take(chosen[:0])
         frontier = Frontier.join(again, children.take(np.flatnonzero(is_open)))
     grown = Grown(len(roots), rounds, *_join(born), *_join(split))
     return replace(grown, kept=_led_to_gain(grown)) if rule.needs_gain else grown
@@ -173,8 +173,8 @@ def _join(parts: list[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
     return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
-def _draw_again(frontier: Frontier, splits: Splits, plan: Plan, rule: Rule) -> Frontier:
-    """Return the nodes whose features were all constant and that have others left to try."""
+def _sample_again(frontier: Frontier, splits: Splits, plan: Plan, rule: Rule) -> Frontier:
+    """Return the nodes whose sampled features were all constant and that have others left to try."""
     stuck = frontier.take(np.flatnonzero(~splits.varies & rule.open_nodes(splits.total)))
     stuck = replace(stuck, attempt=stuck.attempt + plan.tries)
     return stuck.take(np.flatnonzero(stuck.attempt < plan.n_draws))

@@ -1,9 +1,9 @@
-"""Fill histograms, the statistics of a node's rows bin by bin, and find splits from them.
+"""Fill histograms, the statistics of a node's rows by bin, and find splits from them.
 
-The target is either a class code a row (then a histogram counts) or a few integers a row (then it adds them
-up); ``gain.py`` lists the layouts. Rows of a node are consecutive entries of ``order``, so a histogram is one
-walk along it. A histogram is an array (bins, statistics); those of several features lie one after the other,
-``base`` says where. A value's bin follows from its code and the offset of the node: see ``data/bins/cut_points.py``.
+The target is a class code per row, which a histogram counts, or a few integers per row, which it sums; ``gain.py``
+lists the layouts. A node's rows are consecutive entries of ``order``, so a histogram takes one pass over them. A
+histogram is an array (bins, statistics); those of several features are adjacent, each starting at its ``base``. A
+value's bin follows from its code and the offset of the node, see ``data/bins/cut_points.py``.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from silvan.tree.sampling import FeatureOrder, Ties, make_feature_order, sample_
 from silvan.tree.split import Scratch, Splits, add_bins, consider_all, finish_split
 from silvan.util.kernels import njit, trailing_zeros
 
-U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+U = np.uint64  # unsigned indices need no check for negative values in inner loops
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -49,7 +49,7 @@ def fill(
 ) -> None:
     """Add rows to the histograms of the first ``n`` features; ``starts`` are by ``place_bins``.
 
-    If there are two classes, ``two_classes`` may say so to the compiler, which spares a multiplication; None otherwise.
+    For two classes, ``two_classes=True`` lets the compiler omit a multiplication; otherwise it is None.
     """
     width, stats = U(codes.shape[1]), U(hist.shape[1]) if two_classes is None else U(2)
     flat, out = codes.ravel(), hist.ravel()
@@ -106,7 +106,7 @@ def fill(
 def occupied_few(
     codes: np.ndarray, rows: np.ndarray, feature: int, shift: np.ndarray, offset: int, out: np.ndarray
 ) -> int:
-    """List the value bins of a few rows, in order, without looking at all bins."""
+    """List the value bins of a few rows, in order, without visiting all bins."""
     w0, w1, w2, w3 = U(0), U(0), U(0), U(0)
     s = U(shift[feature])
     a = _part(offset, s)
@@ -144,7 +144,7 @@ def _all_alike(target: np.ndarray, rows: np.ndarray) -> bool:
 
 @njit(nogil=True, cache=True)
 def _add_listed(hist: np.ndarray, base: int, listed: np.ndarray, n: int, total: np.ndarray) -> None:
-    """Add up the occupied bins of a histogram, which are listed, and the one of missing values."""
+    """Sum the listed (occupied) bins of a histogram and the bin of missing values."""
     for s in range(total.shape[0]):
         total[s] = hist[base, s]
         for i in range(n):
@@ -194,12 +194,12 @@ def find_splits(
     scratch: Scratch,
     two_classes: bool | None,
 ) -> None:
-    """Find splits where all rows are at hand: histograms are made, read and cleared node by node.
+    """Find splits of local rows: histograms are filled, read and cleared node by node.
 
-    With ``draws``, a node whose sampled features are all constant samples others, and nodes are decided. Without, the
-    features are ``listed``, ascending and -1 after the last, and gains stay comparable with those that other parties
-    find at the node. ``offsets`` are of the nodes. ``categorical`` is None if no feature is. ``hist`` is zero before
-    and after. ``two_classes`` is as in ``fill``.
+    With ``draws``, a node whose sampled features are all constant samples others, and decisions are final. Without, the
+    features are ``listed`` (ascending, -1 after the last), and gains stay comparable with those of other parties at the
+    node. ``offsets`` are those of the nodes. ``categorical`` is None if no feature is categorical. ``hist`` is zero
+    before and after. ``two_classes`` is as in ``fill``.
     """
     begin = np.empty(drawn.shape[0], np.int64)
     tries = 1 if draws is None else draws.tries

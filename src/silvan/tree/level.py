@@ -1,7 +1,7 @@
 """Histograms of a level of many trees, which can be summed over sites, and splits chosen from the sum.
 
-The histograms of a level lie one after the other, node by node and feature by feature, in the order in which nodes and
-features are listed. Whoever knows the list can fill or read them.
+The histograms of a level are adjacent, by node and feature, in the order of the list of nodes and features. Whoever has
+the list can fill or read them.
 """
 
 import numpy as np
@@ -25,12 +25,12 @@ def sample_level(frontier: Frontier, plan: Plan) -> np.ndarray:
     """Sample the features of every open node: int32 (nodes, sampled), ascending, -1 where none are left."""
     features = np.full((len(frontier), plan.n_sampled), -1, np.int32)
     drawn = np.zeros(plan.n_sampled, np.int64)
-    _draw(frontier.seed, frontier.attempt, make_feature_order(plan.n_features), drawn, features)
+    _sample(frontier.seed, frontier.attempt, make_feature_order(plan.n_features), drawn, features)
     return features
 
 
 @njit(nogil=True, cache=True)
-def _draw(
+def _sample(
     seeds: np.ndarray, attempts: np.ndarray, feature_order: FeatureOrder, drawn: np.ndarray, out: np.ndarray
 ) -> None:
     for node in range(seeds.shape[0]):
@@ -39,7 +39,7 @@ def _draw(
 
 
 def fill_bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
-    """Return where each histogram begins: (nodes, drawn), and one more row whose first entry is the end."""
+    """Return the start of each histogram: (nodes, features), and one more row whose first entry is the end."""
     widths = np.where(features >= 0, n_bins[features], 0)
     ends = np.cumsum(widths).reshape(widths.shape)
     bases = np.zeros((len(features) + 1, features.shape[1]), np.int64)
@@ -49,7 +49,7 @@ def fill_bases(features: np.ndarray, n_bins: np.ndarray) -> np.ndarray:
 
 
 def place_level(features: np.ndarray, bases: np.ndarray, shift: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return where histograms begin as ``place_bins`` does, for the nodes of a level; ``offsets`` are of the nodes."""
+    """Return the starts of histograms, as ``place_bins``, for a level of nodes with these ``offsets``."""
     of_column = shift[features].astype(np.int64)
     return (bases[: len(features)] << of_column) + (offsets[:, None] & ((1 << of_column) - 1))
 
@@ -65,7 +65,7 @@ def fill_nodes(
     hist: np.ndarray,
     threads: int,
 ) -> None:
-    """Add up the histograms of nodes whose rows are ``order[start:stop]``."""
+    """Fill the histograms of nodes whose rows are ``order[start:stop]``."""
     listed, begin = features.astype(np.int64), place_level(features, bases, table.bins.shift, offsets)
 
     def some(first: int) -> None:
@@ -118,7 +118,7 @@ def choose_level(
     bases = fill_bases(features, bins.n_bins)
     width = bases[-1, 0]
     if hist.shape != (width, rule.lead + len(rule.class_weight)):
-        raise InputError(f"histograms of shape {hist.shape}, the nodes ask for {width} bins")
+        raise InputError(f"histograms have shape {hist.shape}, but the nodes need {width} bins")
     offsets = np.zeros(len(features), np.uint8) if offsets is None else offsets
     if not rule.objective.compiled:
         return choose_plain(hist, features, bases, bins.in_histograms, bins.categorical, rule, ties, offsets)
@@ -138,7 +138,7 @@ def find_sorted(
     listed: np.ndarray | None = None,
     threads: int = 1,
 ) -> Splits:
-    """Find the best split of every node, as ``find_splits`` does, from rows that are sorted by node."""
+    """Find the best split of every node, as ``find_splits``, from rows sorted by node."""
     table, bins = rows.table, rows.table.bins
     splits = Splits.empty(len(nodes), table.n_stats)
     widest, categorical = int(bins.n_bins.max(initial=1)), some_categorical(bins.categorical)
@@ -236,7 +236,7 @@ def _choose_listed(
 
 
 def add_nodes(rows: NodeRows, nodes: np.ndarray) -> np.ndarray:
-    """Add up the target of each node's rows: int64 (nodes, statistics)."""
+    """Sum the target over each node's rows: int64 (nodes, statistics)."""
     out = np.zeros((len(nodes), rows.table.n_stats), np.int64)
     _add_nodes(rows.order, rows.starts[nodes], rows.stops[nodes], rows.table.target, out)
     return out
@@ -255,7 +255,7 @@ def _add_nodes(order: np.ndarray, starts: np.ndarray, stops: np.ndarray, target:
 
 @njit(nogil=True, cache=True)
 def split_gains(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
-    """Return the values of splits, from the statistics of their left sides and their nodes."""
+    """Return the values of splits from the statistics of their left sides and nodes."""
     out = np.empty(left.shape[0])
     for node in range(left.shape[0]):
         out[node] = gain(left[node], total[node], rule)

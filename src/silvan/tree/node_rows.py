@@ -27,7 +27,7 @@ class Binned:
 
     @property
     def count_type(self) -> type:
-        """Element type of its histograms: rows are counted in 32 bits, other sums need 64."""
+        """Element type of its histograms: 32 bits for counts of rows, 64 for other sums."""
         return np.int32 if self.target.ndim == 1 else np.int64
 
 
@@ -46,11 +46,11 @@ class NodeRows:
     @classmethod
     def of_trees(cls, table: Binned, key: np.ndarray, trees: range, draw: RowSampling, threads: int = 1) -> Self:
         """Sample the rows of consecutive trees."""
-        drawn = rows_of_trees(key, table.row_keys, trees.start, len(trees), draw)
-        return cls(table, drawn, np.arange(trees.start, trees.stop), threads)
+        sampled = rows_of_trees(key, table.row_keys, trees.start, len(trees), draw)
+        return cls(table, sampled, np.arange(trees.start, trees.stop), threads)
 
     def add(self, nodes: np.ndarray, middles: np.ndarray) -> None:
-        """Add the children of nodes whose right sides begin at ``middles``; they get the next numbers."""
+        """Add the children of nodes whose right sides start at ``middles``; they get the next numbers."""
         starts, stops = self.starts[nodes], self.stops[nodes]
         self.starts = np.concatenate([self.starts, np.stack([starts, middles], axis=1).reshape(-1)])
         self.stops = np.concatenate([self.stops, np.stack([middles, stops], axis=1).reshape(-1)])
@@ -58,7 +58,7 @@ class NodeRows:
 
 
 def split_evenly(sizes: np.ndarray, threads: int) -> list[slice]:
-    """Return slices of nodes with about equally many rows, a few for each thread."""
+    """Return slices of nodes with about equal numbers of rows, a few per thread."""
     if threads == 1:
         return [slice(0, len(sizes))] if len(sizes) else []
     tasks = _TASKS_A_THREAD * threads

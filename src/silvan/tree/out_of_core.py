@@ -34,7 +34,7 @@ class RoutedRows:
         self.tree = np.concatenate([self.tree, np.repeat(self.tree[nodes], 2)])
 
     def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
-        """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
+        """Fill the histograms of some nodes, for the features listed for each: (bins of all, statistics)."""
         bases = fill_bases(features, self.bins.n_bins)
         begin = place_level(features, bases, self.bins.shift, cut_offsets(self.tree[nodes]))
         counted = list_counted(len(self.made.child), nodes, features, begin, self.bins.shift)
@@ -48,9 +48,9 @@ class RoutedRows:
 
             def some(task: np.ndarray, piece: Binned = piece, hist: np.ndarray = hist) -> None:
                 first = int(task[0])
-                drawn = rows_of_trees(self.key, piece.row_keys, first, int(task[-1]) - first + 1, self.draw)
+                sampled = rows_of_trees(self.key, piece.row_keys, first, int(task[-1]) - first + 1, self.draw)
                 for tree in task:
-                    rows = list_rows(drawn[tree - first : tree - first + 1], np.zeros(1, np.int64))
+                    rows = list_rows(sampled[tree - first : tree - first + 1], np.zeros(1, np.int64))
                     places = np.full(len(rows), tree, np.uint32)
                     stream(piece.codes, piece.target, rows, places, self.made, self.bins.categorical, counted, hist)
 

@@ -13,7 +13,7 @@ from silvan.tree.split import Splits
 from silvan.util.kernels import njit
 from silvan.util.threads import thread_map
 
-U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+U = np.uint64  # unsigned indices need no check for negative values in inner loops
 
 
 @njit(nogil=True, cache=True)
@@ -27,9 +27,9 @@ def partition(
     which: np.ndarray,
     spare: np.ndarray,
 ) -> np.ndarray:
-    """Sort the rows of the nodes ``which`` and return where their right sides begin.
+    """Sort the rows of the nodes ``which`` and return the starts of their right sides.
 
-    The order of rows within a side is kept, so memory is walked upwards at every level.
+    The order of rows within a side is kept, so memory access stays ascending at every level.
     """
     middles = np.empty(which.shape[0], np.int64)
     for k in range(which.shape[0]):
@@ -47,7 +47,7 @@ def partition(
                     spare[n_right] = row
                     n_right += 1
         else:
-            # a missing value has bin 0: shifting it to the top sends it right where it should go right
+            # a missing value has bin 0; shifting it to the top sends it right
             last = splits.bin[node]
             missing = 0 if splits.missing_left[node] else 256
             for i in range(start, stop):
@@ -119,9 +119,9 @@ def _pack_sides(
 
 
 def route(rows: NodeRows, nodes: np.ndarray, needed: np.ndarray, bits: np.ndarray, threads: int = 1) -> None:
-    """Send the nodes' rows to their children, which get the next numbers, by bits.
+    """Move the nodes' rows to their children, which get the next numbers, by bits.
 
-    Only nodes that are ``needed`` have bits; the rows of others stay.
+    Only ``needed`` nodes have bits; the rows of others stay.
     """
     starts, stops = rows.starts[nodes], rows.stops[nodes]
     middles = starts.copy()

@@ -1,6 +1,6 @@
 """Find the best split of a node for objectives whose gain is a NumPy function.
 
-This does what ``split.py`` does, by the same rules, with one call of ``Objective.gain`` for all cuts of a feature.
+It follows the same rules as ``split.py``, with one call of ``Objective.gain`` for all cuts of a feature.
 """
 
 from typing import NamedTuple
@@ -63,10 +63,10 @@ def _is_better(gain: float, feature: int, node: int, ties: Ties, splits: Splits)
 
 
 def _gains(left: np.ndarray, total: np.ndarray, rule: Rule) -> np.ndarray:
-    """Return the gains of splits, minus infinity where a side is too small."""
+    """Return the gains of splits; minus infinity if a side is too small."""
     right = total - left
     fits = np.minimum(rule.n_rows(left), rule.n_rows(right)) >= max(rule.min_leaf, 1)
-    if rule.lead > 0:  # a row's mass is the last number before its target; the 1 that counts it, if it has no weight
+    if rule.lead > 0:  # the mass is the last number before the target: the row count, if rows have no weights
         fits &= np.minimum(left[:, rule.lead - 1], right[:, rule.lead - 1]) >= rule.min_mass
     gains = np.full(len(left), -np.inf)
     if fits.any():

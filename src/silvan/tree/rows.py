@@ -68,9 +68,9 @@ def find_counted(
 class TreeRows(NodeRows):
     """The rows of some trees while they grow.
 
-    At first rows of a large table stay in their order and ``places`` has the node of each; a level is counted in one
-    walk along a tree's rows. Once nodes are many and small, or the table is small, the rows are sorted: a node's rows
-    are ``order[start:stop]``.
+    At first, the rows of a large table stay in order, ``places`` has the node of each row, and a level is counted in
+    one pass over a tree's rows. When nodes become many and small, or for a small table, rows are sorted: a node's rows
+    are then ``order[start:stop]``.
     """
 
     def __init__(self, table: Binned, drawn: np.ndarray, numbers: np.ndarray, threads: int = 1) -> None:
@@ -115,7 +115,7 @@ class TreeRows(NodeRows):
         return find_sorted(self, frontier.node, plan.n_sampled, rule, ties, draws, threads=threads)
 
     def fill(self, nodes: np.ndarray, features: np.ndarray, threads: int) -> np.ndarray:
-        """Add up the histograms of some nodes, of the features listed for each: (bins of all, statistics)."""
+        """Fill the histograms of some nodes, for the features listed for each: (bins of all, statistics)."""
         table = self.table
         bases = fill_bases(features, table.bins.n_bins)
         hist = np.zeros((bases[-1, 0], table.n_stats), table.count_type)
@@ -137,9 +137,9 @@ class TreeRows(NodeRows):
         return hist
 
     def apply(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray, threads: int = 1) -> None:
-        """Send the nodes' rows to their children, which get the next numbers.
+        """Move the nodes' rows to their children, which get the next numbers.
 
-        Rows of splits that are not ``needed`` stay where they are.
+        Rows of splits that are not ``needed`` stay.
         """
         if self.places is not None:
             self.made = self.made.add(nodes, splits, needed)
@@ -158,7 +158,7 @@ class TreeRows(NodeRows):
         self.add(nodes, middles)
 
     def sort(self) -> None:
-        """Sort the rows by node, from now on."""
+        """Sort the rows by node from now on."""
         if self.places is None:
             return
         stops = np.zeros(len(self.made.child), np.int64)

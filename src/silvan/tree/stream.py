@@ -14,7 +14,7 @@ from silvan.forest.category_set import SET_WORDS, in_set
 from silvan.tree.split import Splits
 from silvan.util.kernels import njit
 
-U = np.uint64  # unsigned indices spare the check for negative ones in the inner loops
+U = np.uint64  # unsigned indices need no check for negative values in inner loops
 
 
 class SplitsMade(NamedTuple):
@@ -23,7 +23,7 @@ class SplitsMade(NamedTuple):
     child: np.ndarray
     feature: np.ndarray
     last: np.ndarray  # last code on the left
-    missing: np.ndarray  # what a missing value's code is raised by, to send it right
+    missing: np.ndarray  # added to a missing value's code, to send it right
     words: np.ndarray
 
     @classmethod
@@ -33,7 +33,7 @@ class SplitsMade(NamedTuple):
         return cls(np.full(n_nodes, -1, np.int32), feature, last, missing, np.zeros((n_nodes, SET_WORDS), np.uint64))
 
     def add(self, nodes: np.ndarray, splits: Splits, needed: np.ndarray) -> "SplitsMade":
-        """Return the splits with those of some more nodes; their children get the next numbers."""
+        """Return the splits including those of more nodes; their children get the next numbers."""
         n, new = len(self.child), 2 * len(nodes)
         grown = SplitsMade(*(np.concatenate(pair) for pair in zip(self, SplitsMade.none(new), strict=True)))
         grown.child[nodes] = np.where(needed, n + 2 * np.arange(len(nodes)), -1)
@@ -117,7 +117,7 @@ def stream(
 
 @njit(nogil=True, cache=True, inline="always")
 def _place(flat: np.ndarray, at: np.uint64, entry: np.uint64) -> np.uint64:
-    """Return the bin of a row, whose codes begin at ``flat[at]``, among those of all histograms."""
+    """Return the bin of a row, whose codes start at ``flat[at]``, among the bins of all histograms."""
     feature = (entry >> U(_SHIFT_BITS)) & U((1 << _FEATURE_BITS) - 1)
     return ((entry >> U(_FEATURE_BITS + _SHIFT_BITS)) + U(flat[at + feature])) >> (entry & U((1 << _SHIFT_BITS) - 1))
 
@@ -189,9 +189,9 @@ def sort_rows(
     categorical: np.ndarray,
     stops: np.ndarray,
 ) -> np.ndarray:
-    """Return the rows of all trees in the order of their nodes, the order within a node kept.
+    """Return the rows of all trees sorted by node, keeping their order within a node.
 
-    ``stops`` must be zeros and receives where each node's rows end.
+    ``stops`` must be zero and receives the end of each node's rows.
     """
     flat, width = codes.ravel(), U(codes.shape[1])
     for i in range(rows.shape[0]):

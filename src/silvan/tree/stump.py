@@ -1,8 +1,8 @@
-"""Find the stump (one split) with the least weighted error, from histograms; its sides vote for different classes.
+"""Find the stump (a single split) with the smallest weighted error; its sides vote for different classes.
 
-Histograms hold rows and the masses of two classes. Let a side's lead be its mass of the first class minus that of the
-second: the sides vote for different classes with the least error where their leads differ most. Leads are integers, so
-values are exact. Equal ones go to the lowest feature, then to the cut that comes first.
+The histograms hold rows and the masses of two classes. Let a side's lead be its mass of the first class minus that of
+the second: the error is smallest where the leads of the two sides differ most. Leads are integers, so values are exact.
+Ties go to the lowest feature, then to the first cut.
 """
 
 from fractions import Fraction
@@ -24,7 +24,7 @@ class Cut(NamedTuple):
 
 
 def find_cut(hist: np.ndarray, bases: np.ndarray, n_bins: np.ndarray, categorical: np.ndarray, min_leaf: int) -> Cut:
-    """Find the best split over all features; ``hist`` is (bins of all, 3), each feature's begin at ``bases``."""
+    """Find the best split over all features; ``hist`` is (bins of all, 3), and ``bases`` are the features' starts."""
     total = hist[bases[0] : bases[0] + n_bins[0]].sum(axis=0)
     cut, best = Cut(-1, 0, False, make_set([]), np.zeros(2, np.int64)), 0
     for f, base in enumerate(bases):
@@ -47,7 +47,7 @@ def find_cut(hist: np.ndarray, bases: np.ndarray, n_bins: np.ndarray, categorica
 
 
 def _middle(held: list[int], at: int, n_bins: int) -> int:
-    """Return the last bin on the left: all cuts in a gap between occupied bins split these rows alike."""
+    """Return the last bin on the left: the middle of the gap between two occupied bins."""
     return (held[at] + held[at + 1]) >> 1 if at + 1 < len(held) else n_bins - 1
 
 

@@ -110,7 +110,7 @@ def test_a_wrong_copy_is_not_written(task, fault, tmp_path, monkeypatch):
     monkeypatch.setattr(exchange, "build", lambda helper, forest: build(helper, fault(forest)))
     path = tmp_path / "forest.onnx"
     path.write_text("what was there before")
-    with pytest.raises(ExportError, match=r"ONNX copy answers differently in .* nothing was exported"):
+    with pytest.raises(ExportError, match=r"ONNX copy predicts differently for .* nothing was exported"):
         forest.to_onnx(path)
     assert path.read_text() == "what was there before"
     assert list(tmp_path.iterdir()) == [path]

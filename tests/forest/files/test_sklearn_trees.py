@@ -196,7 +196,7 @@ def test_rows_restore_scikit_learns_counts(number):
     np.testing.assert_allclose(*impurities, atol=1e-9)
     means = [np.sort(m.estimators_[0].tree_.value, axis=0) for m in (back, model)]
     np.testing.assert_allclose(*means, atol=1e-6)
-    with pytest.raises(InputError, match="no class of this forest" if not number else "one label per row"):
+    with pytest.raises(InputError, match="not a class of this forest" if not number else "one label per row"):
         Forest.from_sklearn(model).to_sklearn(X, y[:-1] if number else np.full(len(X), "z"))
 
 
@@ -224,7 +224,7 @@ def test_unsupported_scikit_learn_forests():
         (tree.DecisionTreeRegressor(), "not fitted"),
         (tree.DecisionTreeRegressor().fit(X, np.stack([numbers, numbers], axis=1)), "2 outputs"),
         (odd, "a class is of type NoneType"),
-        (below_zero, r"DecisionTreeClassifier cannot be taken over: .*outside 0 to 1"),
+        (below_zero, r"DecisionTreeClassifier cannot be converted: .*outside 0 to 1"),
     ):
         with pytest.raises(InputError, match=said):
             Forest.from_sklearn(model)
@@ -233,7 +233,7 @@ def test_unsupported_scikit_learn_forests():
 def test_what_scikit_learn_cannot_express():
     for forest, said in (
         (random_forest(0, schema=MIXED), "'sex', 'ward', 'code', 'never'; use to_onnx"),
-        (replace(random_forest(0, n_trees=2), weights=np.array([1.0, 3.0])), r"weights here go from 1.0 to 3.0"),
+        (replace(random_forest(0, n_trees=2), weights=np.array([1.0, 3.0])), r"weights here range from 1.0 to 3.0"),
     ):
         with pytest.raises(ExportError, match=said):
             forest.to_sklearn()

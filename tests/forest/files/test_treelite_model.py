@@ -50,7 +50,7 @@ def test_a_wrong_copy_is_refused(task, fault, monkeypatch):
     forest = replace(forest, weights=np.arange(1.0, 1 + len(forest)))
     build = exchange.build
     monkeypatch.setattr(exchange, "build", lambda builder, forest: build(builder, fault(forest)))
-    with pytest.raises(ExportError, match=r"treelite copy answers differently in .* nothing was exported"):
+    with pytest.raises(ExportError, match=r"treelite copy predicts differently for .* nothing was exported"):
         forest.to_treelite()
 
 

@@ -229,8 +229,7 @@ def _check(request: GrowLevel, schema: Schema, bins: Bins) -> None:
     node, feature, n = request.split_node, request.split_feature, len(request.split_node)
     if (request.split_bin < 0).any() or (request.split_bin > bins.last[feature]).any():
         raise FormatError("a split after a bin that does not exist")
-    if len(request.nodes):
-        check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
+    check_nodes(request.nodes, request.features, request.n_trees + 2 * n, len(bins.n_bins))
     was_split = np.zeros(request.n_trees + 2 * n, np.bool_)
     was_split[node] = True
     reject(was_split[request.nodes].any(), "an open node was split before")
