@@ -146,7 +146,7 @@ def test_another_demo_in_the_same_folder(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--data", "iris"], "--data must be one of income, heart, breast-cancer, diabetes, columns, got 'iris'"),
+        (["--data", "iris"], "--data must be one of income, heart, breast-cancer, diabetes, columns, omop, fhir, got 'iris'"),
         (["--sites", "3"], "here every employer is its own site"),
         (["--data", "heart", "--sites", "3"], "here every hospital is its own site"),
         (["--data", "columns", "--repeats", "2"], "--sites and --repeats are for rows"),
