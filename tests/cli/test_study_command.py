@@ -37,7 +37,7 @@ def said(result):
 def north(hub, folder):
     """A site that has joined."""
     invited = silvan("study", "invite", "north", "--in", hub.path)
-    assert "good once" in said(invited)
+    assert "works once" in said(invited)
     invite = hub.path / "north.invite"
     assert invite.stat().st_mode & 0o077 == 0
     joined = silvan("site", "join", invite, "--table", write_table(folder), "--folder", folder / "north")

@@ -182,7 +182,9 @@ def test_a_personal_forest_stays_at_its_site(differing, tmp_path):
     assert record.received == SITES
     assert [(model.site, model.file) for model in record.models] == [("", MODEL)]
     assert sorted(path.name for path in run.folder.glob("*.silvan")) == [MODEL]
-    assert record.choices["west"].startswith("a forest that it made of the shared one, its own rows and trees: AUC 0.")
+    assert record.choices["west"].startswith(
+        "a forest that it made from the shared one, its own rows and trees: AUC 0."
+    )
     here = sv.federate_rows(tables, test=0.3, policy=PolicyBetweenMachines())
     same = sv.AutoForest(n_estimators=6, max_depth=4).fit(here)  # in one process the forests of sites are known
     assert record.models[0].hash == same.forest_.hash
