@@ -141,7 +141,6 @@ def test_another_demo_in_the_same_folder(tmp_path):
     for name in DEMOS:
         study = read_study(write_demo(tmp_path, DEMOS[name](None, None)))
         written, tables = {path.name for path in (tmp_path / "sites").iterdir()}, list(study.tables.values())
-        assert len(written) == len(tables)
         assert {path.name for path in tables if isinstance(path, Path)} <= written
 
 

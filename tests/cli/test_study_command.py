@@ -95,7 +95,7 @@ def test_approval_is_required_by_default(north):
     assert north.policy.approve
     assert "No study has arrived yet" in said(silvan("site", "approve", north.path))
     unknown = silvan("site", "approve", north.path, "heart", ok=False)
-    assert "study must be one of those that came in: none did" in said(unknown)
+    assert "study must be one of those received: none yet" in said(unknown)
 
 
 def test_an_expired_certificate(hub, north):

@@ -203,7 +203,7 @@ def test_a_personal_forest_stays_at_its_site(differing, tmp_path):
     said = silvan("site", "model", members["west"].path, "auto", "-o", written)
     assert said.exit_code == 0, said.output
     assert sv.Forest.load(written) == made
-    assert "nobody else has it" in " ".join(said.output.split())
+    assert "Nobody else has it" in " ".join(said.output.split())
     assert "another one, made here" in " ".join(silvan("site", "model", members["west"].path).output.split())
     said = silvan("site", "report", members["west"].path, "auto")
     assert said.exit_code == 0, said.output
