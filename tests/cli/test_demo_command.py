@@ -140,13 +140,17 @@ def test_columns(tmp_path):
 def test_another_demo_in_the_same_folder(tmp_path):
     for name in DEMOS:
         study = read_study(write_demo(tmp_path, DEMOS[name](None, None)))
-        assert {path.name for path in (tmp_path / "sites").iterdir()} == {p.name for p in study.tables.values()}
+        written, tables = {path.name for path in (tmp_path / "sites").iterdir()}, list(study.tables.values())
+        assert {path.name for path in tables if isinstance(path, Path)} <= written
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--data", "iris"], "--data must be one of income, heart, breast-cancer, diabetes, columns, omop, fhir, got 'iris'"),
+        (
+            ["--data", "iris"],
+            "--data must be one of income, heart, breast-cancer, diabetes, columns, omop, fhir, got 'iris'",
+        ),
         (["--sites", "3"], "here every employer is its own site"),
         (["--data", "heart", "--sites", "3"], "here every hospital is its own site"),
         (["--data", "columns", "--repeats", "2"], "--sites and --repeats are for rows"),
