@@ -90,7 +90,7 @@ def test_the_tutorial_shows_what_it_prints(demo):
         assert re.search(r"of six sites (does|do) better .*\(significant, 95% CI\)", one)
         assert re.search(r"On average over the sites the AUC goes from 0\.8\d+ to 0\.8\d+ \(\+0\.0\d+, 95% CI", one)
         assert re.search(r"Each row was evaluated .*, with models that had not seen it \(\d+ splits\)", one)
-        assert re.search(r"Training took \d+ rounds; on average a site sent .* No row left its site\.", one)
+        assert re.search(r"Training took \d+ rounds; the average site sent .* No row left its site\.", one)
 
 
 def test_the_readme_shows_a_table_of_the_tutorial():
