@@ -210,7 +210,9 @@ def test_an_excluded_column_may_be_the_group():
 
 
 def test_vertical_studies_refuse_groups(tmp_path):
-    why = "group is for studies over rows: in vertical ones an aligned id is a person, and group would show every party"
+    why = (
+        "group is for horizontal studies: in vertical ones an aligned id is a person, and group would show every party"
+    )
     with pytest.raises(sv.InputError, match=why):
         sv.federate_columns(visits(patients=9), id="patient", group="patient")
     text = 'id = "patient"\ngroup = "patient"\n[parties]\na = "a.csv"\n'

@@ -114,8 +114,9 @@ LAZY = (
     "silvan.forest.predict",
     "silvan.tree.fit",
     "silvan.deploy.jobs.tiny_studies",
+    "silvan.deploy.service.flare_client",
 )
-"""Modules that import, when it is first used, what many programs never need: learners, other formats, cards."""
+"""Modules that import, when it is first used, what many programs never need: learners, other formats, policies."""
 
 
 def folder_imports():

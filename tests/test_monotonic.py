@@ -149,8 +149,8 @@ def test_unsupported_combinations_are_refused():
     for learner, given, said in (
         (classifier, (named.drop("label"), labels), "monotonic_cst is for numbers, and column 'a' has categories"),
         (classifier, (frame.select(NAMES).to_pandas(), three), "monotonic_cst is for a number or two classes"),
-        (sv.HistogramForest(monotonic_cst=SIGNS, bins="adaptive"), (fed,), "is for bins='shared' and no epsilon"),
-        (sv.HistogramForest(monotonic_cst=SIGNS, epsilon=1.0), (fed,), "is for bins='shared' and no epsilon"),
+        (sv.HistogramForest(monotonic_cst=SIGNS, bins="adaptive"), (fed,), "is for bins='shared' without epsilon"),
+        (sv.HistogramForest(monotonic_cst=SIGNS, epsilon=1.0), (fed,), "is for bins='shared' without epsilon"),
         *(
             (kind(monotonic_cst=SIGNS, refit_leaves=True), (fed,), "set refit_leaves=False, or leave mono")
             for kind in refitted

@@ -60,7 +60,7 @@ def test_a_table_of_members_is_enough_for_some(fed):
     report = sv.audit(model.forest_, members=table(n=400))
     ran = {f.attack for f in report.findings if f.value is not None}
     assert ran == {"lonely"}
-    assert "not trained on" in report["membership"].note
+    assert "outside the training set" in report["membership"].note
     with pytest.raises(InputError, match="either a federation or a table"):
         sv.audit(model.forest_)
 

@@ -89,8 +89,8 @@ def test_the_tutorial_shows_what_it_prints(demo):
         one = " ".join(one.split())
         assert re.search(r"of six sites (does|do) better .*\(significant, 95% CI\)", one)
         assert re.search(r"On average over the sites the AUC goes from 0\.8\d+ to 0\.8\d+ \(\+0\.0\d+, 95% CI", one)
-        assert re.search(r"Every row was evaluated .*, by models that had not seen it \(\d+ splits\)", one)
-        assert re.search(r"Training took \d+ rounds; on average a site sent .* No row left its site\.", one)
+        assert re.search(r"Each row was evaluated .*, with models that had not seen it \(\d+ splits\)", one)
+        assert re.search(r"Training took \d+ rounds; the average site sent .* No row left its site\.", one)
 
 
 def test_the_readme_shows_a_table_of_the_tutorial():
@@ -140,13 +140,17 @@ def test_columns(tmp_path):
 def test_another_demo_in_the_same_folder(tmp_path):
     for name in DEMOS:
         study = read_study(write_demo(tmp_path, DEMOS[name](None, None)))
-        assert {path.name for path in (tmp_path / "sites").iterdir()} == {p.name for p in study.tables.values()}
+        written, tables = {path.name for path in (tmp_path / "sites").iterdir()}, list(study.tables.values())
+        assert {path.name for path in tables if isinstance(path, Path)} <= written
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--data", "iris"], "--data must be one of income, heart, breast-cancer, diabetes, columns, got 'iris'"),
+        (
+            ["--data", "iris"],
+            "--data must be one of income, heart, breast-cancer, diabetes, columns, omop, fhir, got 'iris'",
+        ),
         (["--sites", "3"], "here every employer is its own site"),
         (["--data", "heart", "--sites", "3"], "here every hospital is its own site"),
         (["--data", "columns", "--repeats", "2"], "--sites and --repeats are for rows"),

@@ -17,7 +17,7 @@ def test_check_locates_infinite_cells(tmp_path, cell):
     tables = three()
     tables["b"] = tables["b"].with_columns(age=pl.when(pl.int_range(pl.len()) < 2).then(cell).otherwise(pl.col("age")))
     study = write_study(tmp_path, tables)
-    assert "age at b: infinite, or too large for a 32-bit float, in 2 rows, where a study stops" in said(
+    assert "age at b: infinite, or too large for a 32-bit float, in 2 rows, which stops a study" in said(
         silvan("check", study)
     )
     assert "column 'age' is infinite, or too large for a 32-bit float" in said(silvan("fit", study, ok=False))

@@ -114,7 +114,11 @@ CASES = {
         "",
         "missing = { dose = [-999] }",
     ),
-    "words for missing": (at("abc", ward=sometimes("NA", lambda rng, n: rng.choice(["x", "y"], n))), "", "for missing"),
+    "words for missing": (
+        at("abc", ward=sometimes("NA", lambda rng, n: rng.choice(["x", "y"], n))),
+        "",
+        "do they mean missing?",
+    ),
     # rows and people
     "patients with visits": (
         visits("patient", 2),

@@ -246,7 +246,7 @@ def test_training_rows_are_recognised(tmp_path):
     assert f"{rows['north']} of" in shown
     assert "metrics are too good for them; evaluate on other rows" in shown
     table(n=40, seed=9).write_csv(tmp_path / "new.csv")
-    assert "No row of" in silvan("evaluate", run, tmp_path / "new.csv").stderr
+    assert "trained on no row of" in silvan("evaluate", run, tmp_path / "new.csv").stderr
     pl.concat([pl.read_csv(tmp_path / "0.csv")[:40], pl.read_csv(tmp_path / "new.csv")], how="vertical_relaxed").sample(
         fraction=1.0, shuffle=True, seed=0
     ).write_csv(tmp_path / "mixed.csv")

@@ -205,7 +205,7 @@ def test_a_column_with_another_name_at_one_party(tmp_path):
         (["missing=keine", "missing.age=-9"], "--reading names missing twice"),
         (["rename=age"], "--reading: rename must map names of columns to the study's names"),
         (["rename.alter=age"], "rename names the column 'alter', which"),
-        (["rename.größe=age"], "rename would make more than one column"),
+        (["rename.größe=age"], "rename would give several columns of"),
         (["sheet=Data"], "sheet is for Excel files"),
     ],
 )

@@ -37,7 +37,7 @@ def said(result):
 def north(hub, folder):
     """A site that has joined."""
     invited = silvan("study", "invite", "north", "--in", hub.path)
-    assert "good once" in said(invited)
+    assert "works once" in said(invited)
     invite = hub.path / "north.invite"
     assert invite.stat().st_mode & 0o077 == 0
     joined = silvan("site", "join", invite, "--table", write_table(folder), "--folder", folder / "north")
@@ -95,7 +95,7 @@ def test_approval_is_required_by_default(north):
     assert north.policy.approve
     assert "No study has arrived yet" in said(silvan("site", "approve", north.path))
     unknown = silvan("site", "approve", north.path, "heart", ok=False)
-    assert "study must be one of those that came in: none did" in said(unknown)
+    assert "study must be one of those received: none yet" in said(unknown)
 
 
 def test_an_expired_certificate(hub, north):

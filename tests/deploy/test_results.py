@@ -182,7 +182,9 @@ def test_a_personal_forest_stays_at_its_site(differing, tmp_path):
     assert record.received == SITES
     assert [(model.site, model.file) for model in record.models] == [("", MODEL)]
     assert sorted(path.name for path in run.folder.glob("*.silvan")) == [MODEL]
-    assert record.choices["west"].startswith("a forest that it made of the shared one, its own rows and trees: AUC 0.")
+    assert record.choices["west"].startswith(
+        "a forest that it made from the shared one, its own rows and trees: AUC 0."
+    )
     here = sv.federate_rows(tables, test=0.3, policy=PolicyBetweenMachines())
     same = sv.AutoForest(n_estimators=6, max_depth=4).fit(here)  # in one process the forests of sites are known
     assert record.models[0].hash == same.forest_.hash
@@ -201,7 +203,7 @@ def test_a_personal_forest_stays_at_its_site(differing, tmp_path):
     said = silvan("site", "model", members["west"].path, "auto", "-o", written)
     assert said.exit_code == 0, said.output
     assert sv.Forest.load(written) == made
-    assert "nobody else has it" in " ".join(said.output.split())
+    assert "Nobody else has it" in " ".join(said.output.split())
     assert "another one, made here" in " ".join(silvan("site", "model", members["west"].path).output.split())
     said = silvan("site", "report", members["west"].path, "auto")
     assert said.exit_code == 0, said.output

@@ -84,7 +84,7 @@ def test_every_row_is_evaluated(joined, sums, repeats):
     assert asked(carrier) == [plan.unique_name, *(fold.study(plan.unique_name) for fold in plan.splits(SITES))]
     assert not list(run.folder.glob(f"{JOURNAL}*"))
     assert record.received == SITES
-    assert f"Every row was evaluated {'once' if repeats == 1 else 'two times'}" in " ".join(
+    assert f"Each row was evaluated {'once' if repeats == 1 else 'two times'}" in " ".join(
         summarise_run(run.folder)["sentences"]
     )
     for member in members.values():

@@ -59,7 +59,7 @@ def test_tables_of_any_kind(tmp_path):
         (TABLES, {"test": 1.0}, "test must be at least 0 and below 1"),
         (TABLES, {"test": -0.1}, "test must be at least 0 and below 1"),
         (TABLES, {"test": float("nan")}, "test must be at least 0 and below 1"),
-        (TABLES, {"task": "ranking"}, "task must be None, 'classification' or 'regression'"),
+        (TABLES, {"task": "ranking"}, "task must be None, 'classification', 'regression' or 'survival'"),
         (TABLES, {"random_state": -1}, "random_state must be a whole number"),
         (TABLES, {"random_state": None}, "random_state must be a whole number"),
         (TABLES, {"random_state": 0.5}, "random_state must be a whole number"),

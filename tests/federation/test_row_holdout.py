@@ -115,7 +115,7 @@ def test_noise_is_refused_with_stratified_test_rows():
 
 def test_without_a_budget_it_is_a_warning():
     fed = federate(n=300, test=0.25)
-    with pytest.warns(UserWarning, match="sampled by class, so one row more moves others"):
+    with pytest.warns(UserWarning, match="so that one more row moves others"):
         sv.HistogramForest(epsilon=1.0).fit(fed)
 
 

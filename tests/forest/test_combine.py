@@ -208,7 +208,7 @@ def test_take_keeps_stages_whole():
     np.testing.assert_allclose(some.scores(X), naive.stage_answers(some, X), rtol=0, atol=1e-14)
     large = next(stage for stage in stages if len(stage) > 1)
     for trees in (large[:-1], large[::-1], large[1:]):
-        with pytest.raises(InputError, match=f"take all of trees {large[0]} to {large[-1]}, in their order"):
+        with pytest.raises(InputError, match=f"take all of trees {large[0]} to {large[-1]}, in order"):
             forest.take(trees)
 
 

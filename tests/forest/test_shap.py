@@ -91,5 +91,5 @@ def test_unsupported_explanations_are_refused():
         forest.shap(X, X[:0])
     fed = sv.federate_rows({"a": (X[:30], X[:30, 0] > 0), "b": (X[30:], X[30:, 0] > 0)})
     stages = sv.AdaBoostPL(n_estimators=2).fit(fed).forest_
-    with pytest.raises(sv.InputError, match="mean over trees"):
+    with pytest.raises(sv.InputError, match="average their trees"):
         stages.shap(X)

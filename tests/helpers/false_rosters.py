@@ -17,8 +17,8 @@ from silvan.federation.handlers import HANDLERS
 from silvan.federation.message import Envelope
 from silvan.federation.site import Site
 from silvan.privacy.aggregation.masked_site import Turn
-from silvan.privacy.aggregation.members import MIN_SITES, SumMember
 from silvan.privacy.aggregation.ring import Hop
+from silvan.privacy.aggregation.sum_members import MIN_SITES, SumMember
 
 STEPS: dict[str, type[Turn | Hop]] = {"masked": Turn, "ring": Hop}
 WAYS = ("without", "twice", "one more", "another", "turned round", "other key", "shared key", "made up", "one alone")

@@ -25,7 +25,7 @@ from silvan.privacy.aggregation.masked_site import (
     Turn,
     mask_key,
 )
-from silvan.privacy.aggregation.members import Ready, SumMember
+from silvan.privacy.aggregation.sum_members import Ready, SumMember
 from silvan.privacy.identity.seal import public_key
 
 REPLIES = {kind.__name__: kind for kind in (Ready, Hidden, Confirmed, Opened, Trouble, Numbers)}

@@ -203,6 +203,7 @@ WRONG = [
     ("max_samples", True, "a share of the rows"),
     ("warm_start", "yes", "True or False"),
     ("monotonic_cst", [1], "1, -1 or 0 for each of 4 columns"),
+    ("device", "gpu", "one of auto, cpu, cuda"),
 ]
 
 

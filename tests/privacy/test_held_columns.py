@@ -19,7 +19,7 @@ ONE = {**TABLES, "site 1": TABLES["site 1"].drop("dose"), "site 2": TABLES["site
 @pytest.mark.parametrize("how", [{}, {"signed": True, "sums": "masked"}, {"cold": True}])
 def test_columns_that_all_sites_have_are_summed(how):
     fed = federate(TABLES, policy=sv.Policy(min_sites=3), **how)
-    plain = federate(TABLES)
+    plain = federate(TABLES, **how)
     forests = [sv.HistogramForest(2, max_depth=2).fit(one).forest_.hash for one in (fed, plain)]
     assert forests[0] == forests[1]
     assert fed.agreement_rounds == plain.agreement_rounds + 2

@@ -37,7 +37,7 @@ def test_every_row_is_evaluated(run):
     assert {row.model for row in record.evaluation} == {"local", "federated"}
     rows = {row.site: row.rows for row in record.evaluation}
     assert rows == {**{name: len(part) for name, part in parts(table(n=120), 3).items()}, "all": 120}
-    assert "Every row was evaluated two times" in " ".join(shown.split())
+    assert "Each row was evaluated two times" in " ".join(shown.split())
     assert "site mean" in shown
     assert max(map(len, shown.splitlines())) <= 100
     assert (folder / "run" / "report.html").read_text().count("Nadeau and Bengio") == 1

@@ -81,7 +81,7 @@ def test_a_private_forest_is_evaluated_from_a_file(tmp_path, federations):
     pytest.importorskip("opendp", reason="opendp is not installed; to test noise: pip install 'silvan[dp]'")
     study = private_study(tmp_path)
     said = silvan("fit", study, "--output", tmp_path / "run").output
-    assert "that is 4 of every site's privacy budget" in " ".join(said.split())
+    assert "4 of each site's privacy budget was spent" in " ".join(said.split())
     assert spent(federations[0]) == pytest.approx(4.0)
     run = Run(tmp_path / "run")
     assert not run.file("learnt_rows.private").exists()  # nothing exact is kept
@@ -97,7 +97,7 @@ def test_a_private_forest_is_evaluated_from_a_file(tmp_path, federations):
     assert "from counts with noise for epsilon 1." in page
     assert "single site" in page
     again = silvan("fit", study, "--output", tmp_path / "run").output  # from the journal: nothing is requested again
-    assert "that is 4 of every site's privacy budget" in " ".join(again.split())
+    assert "4 of each site's privacy budget was spent" in " ".join(again.split())
     assert run.read().evaluation == [row]
     # shared files have neither an exact number of rows nor an exact class share
     assert all((site.rows, site.test_rows, site.positives) == (0, 0, None) for site in run.read().sites)

@@ -254,10 +254,11 @@ def cancel(
 ) -> None:
     """Cancel a running or waiting study; if it is run again, it resumes."""
     from silvan.deploy.service.submissions import cancel as cancel_study
+    from silvan.study.run_folder import Run
     from silvan.study.study_file import read_remote_study
     from silvan.util.acting_user import acting_user
 
-    ended = cancel_study(_hub(folder).run(read_remote_study(study).folder), acting_user())
+    ended = cancel_study(Run(_hub(folder).path / "runs" / read_remote_study(study).folder), acting_user())
     print_lines("Cancelled." if ended else "Nothing to cancel: the study has not started, or is done.")
 
 

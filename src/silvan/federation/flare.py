@@ -41,6 +41,9 @@ WAIT = 30.0
 _AT_ONCE, GONE = 2.0, 10.0
 """Seconds within which a site should respond, and after which a silent site has left."""
 
+STARTING = 60.0
+"""Seconds that the process of a site's job may take to respond for the first time, on a busy machine."""
+
 _PAUSE = 0.1
 """Seconds between two attempts to send the same chunk."""
 
@@ -107,6 +110,7 @@ class FlareTransport(Transport):
         self._controller, self._without = controller, without
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds: the slowest site of each wave, and the rest
         self._last_seen: dict[str, float] = {}  # when each site last responded
+        self._missed: dict[str, float] = {}  # since when each site has been looked for that has never responded
         self._sizes = {site: PieceSize() for site in sites}
         self._closed = False
         self._pool = ThreadPoolExecutor(2 * len(sites), thread_name_prefix="silvan-post")
@@ -179,7 +183,9 @@ class FlareTransport(Transport):
         for looking in [self._pool.submit(look, site) for site in silent]:
             looking.result()
         for site in silent:
-            if self.now() - self._last_seen.setdefault(site, begun) > GONE:
+            seen = self._last_seen.get(site)
+            since, patience = (self._missed.setdefault(site, begun), STARTING) if seen is None else (seen, GONE)
+            if self.now() - since > patience:
                 raise AbortedError(f"site {site!r} has left the job")
 
     def pause(self, seconds: float) -> None:

@@ -96,7 +96,7 @@ class InProcess(Transport):
         cause = self.local_sites[error.site].last_error
         if cause is not None and error.owner_hint:
             known = isinstance(cause, SilvanError | OSError)
-            why = str(cause) if known else f"a mistake in silvan: {type(cause).__name__}: {cause}"
+            why = str(cause) if known else f"a bug in silvan: {type(cause).__name__}: {cause}"
             error = SiteError(error.site, f"{error.text}: {why}", code=error.code)
         error.__cause__ = cause
         return error

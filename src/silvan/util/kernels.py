@@ -90,7 +90,7 @@ def cuda_jit(**options: Any) -> Callable[[F], Any]:
 
 
 def skip_blas() -> None:
-    """Have numba do without SciPy's linear algebra, which it loads for kernels that multiply matrices: ours do not.
+    """Make numba do without SciPy's linear algebra, which it loads for kernels that multiply matrices: ours do not.
 
     It takes 10 MB. For processes of our own only: another program may have such kernels.
     """

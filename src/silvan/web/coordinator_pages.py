@@ -101,7 +101,7 @@ class CoordinatorFolder(StudiesFolder):
         return "Stopped; a running study resumes at the next start." if stopped else "Nothing was running."
 
     def _cancel(self, form: dict[str, str]) -> str:
-        ended = cancel(self.hub.run(self._read(self._study_file(form)).folder), form["by"])
+        ended = cancel(Run(self.hub.path / "runs" / self._read(self._study_file(form)).folder), form["by"])
         return "Cancelled." if ended else "Nothing to cancel: the study has not started, or is done."
 
     def _study_file(self, form: dict[str, str]) -> Path:

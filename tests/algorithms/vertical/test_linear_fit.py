@@ -504,7 +504,7 @@ LIES = {
     "another type": (Offer, {"column": lambda c: c.astype(np.float64)}, "does not match the rows"),
     "more products": (Offer, {"products": lambda p: np.concatenate([p, p])}, "does not match the rows"),
     "too large": (Offer, {"column": lambda c: np.full_like(c, 1 << 62)}, "too large"),
-    "a constant of others": (KeptConstant, {"constant": lambda c: np.ones(1)}, "does not hold the label"),
+    "a constant of others": (KeptConstant, {"constant": lambda c: np.ones(1)}, "without holding the label"),
 }
 
 

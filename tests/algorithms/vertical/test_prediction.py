@@ -213,7 +213,7 @@ def test_a_party_that_deletes_its_file(tmp_path):
         if threshold not in (0.5, 1.5, 2.5, 3.5, 4.5):
             assert np.float32(threshold).tobytes() not in rest
     again = sv.VerticalForest.load(tmp_path)
-    with pytest.raises(sv.InputError, match="the share of party 'party 1' is not known here"):
+    with pytest.raises(sv.InputError, match="the share of party 'party 1' is missing"):
         _ = again.forest_
     with pytest.raises(sv.RefusedError, match="'party 1' refused"):
         again.predict(scoring(wide(n=20)))

@@ -58,7 +58,7 @@ def test_a_copy_of_another_shape_is_refused(monkeypatch):
     build = exchange.build
     other = random_forest(6, n_classes=3)
     monkeypatch.setattr(exchange, "build", lambda builder, forest: build(builder, other))
-    with pytest.raises(ExportError, match=r"answers \(\d+, 3\) numbers, the forest \(\d+, 2\)"):
+    with pytest.raises(ExportError, match=r"returns \(\d+, 3\) numbers, the forest \(\d+, 2\)"):
         random_forest(6, n_classes=2).to_treelite()
 
 

@@ -23,7 +23,7 @@ from silvan.federation.site import Site
 from silvan.federation.sums import TrustedSums
 from silvan.privacy.aggregation.masked_coordinator import MaskedSums
 from silvan.privacy.aggregation.masked_site import Confirmed, Hidden, KeptSeed, MaskedPart, Opened, Turn, threshold
-from silvan.privacy.aggregation.members import Ready
+from silvan.privacy.aggregation.sum_members import Ready
 from silvan.privacy.gate import Gate
 from silvan.privacy.policy import Policy
 

@@ -31,8 +31,8 @@ from silvan.privacy.aggregation.masked_site import (
     mask_key,
     threshold,
 )
-from silvan.privacy.aggregation.members import Ready, SumMember
 from silvan.privacy.aggregation.ring import RingPart
+from silvan.privacy.aggregation.sum_members import Ready, SumMember
 from silvan.privacy.aggregation.words import Widths
 from silvan.privacy.gate import Gate
 from silvan.privacy.identity.seal import public_key

@@ -206,11 +206,17 @@ def advise(
     Takes two rounds, or one if the schema has bounds for all numeric features. The coordinator sees each site's
     means and shares, to three decimals.
 
-    Parameters ---------- federation The sites to compare, by their training rows. k The number of clusters; None: the
-    suggested number. From 2 to 10, it is the one with the highest mean silhouette, if that is at least 0.25 and all
-    centroids are farther apart than chance explains. metric The distance between sites: "manhattan", "euclidean" or
-    "minkowski" (with power 3). first The site that is the first centroid; None: the one that gives the clearest
-    clusters.
+    Parameters
+    ----------
+    federation
+        The sites to compare, by their training rows.
+    k
+        The number of clusters; None: the suggested number. From 2 to 10, it is the one with the highest mean
+        silhouette, if that is at least 0.25 and all centroids are farther apart than chance explains.
+    metric
+        The distance between sites: "manhattan", "euclidean" or "minkowski" (with power 3).
+    first
+        The site that is the first centroid; None: the one that gives the clearest clusters.
 
     Returns
     -------

@@ -146,11 +146,18 @@ def default_grid() -> dict[str, list[Value]]:
 class Search(msgspec.Struct, frozen=True):
     """How parameters are searched for.
 
-    Parameters ---------- kind "halving": all combinations with few trees, then the best ``1 / factor`` of them with
-    ``factor`` times as many, and so on; "grid": all combinations with all trees. grid Values by parameter; other
-    parameters keep the learner's values. Leaves are never smaller than the learner's ``min_samples_leaf``, nor than
-    2. In regression, ``criterion`` stays unchanged. folds The number of folds; fewer if a class has fewer rows.
-    factor The speed of halving.
+    Parameters
+    ----------
+    kind
+        "halving": all combinations with few trees, then the best ``1 / factor`` of them with ``factor`` times as
+        many, and so on; "grid": all combinations with all trees.
+    grid
+        Values by parameter; other parameters keep the learner's values. Leaves are never smaller than the learner's
+        ``min_samples_leaf``, nor than 2. In regression, ``criterion`` stays unchanged.
+    folds
+        The number of folds; fewer if a class has fewer rows.
+    factor
+        The speed of halving.
     """
 
     kind: Literal["grid", "halving"] = "halving"

@@ -102,7 +102,7 @@ class Coordinator(Controlling):
                 progress_file.now.error = str(error)
                 if not isinstance(error, SilvanError):
                     log.exception("the study failed")
-                    progress_file.now.error = f"a mistake in silvan: {type(error).__name__}: {error}"
+                    progress_file.now.error = f"a bug in silvan: {type(error).__name__}: {error}"
                 progress_file.stage("failed", final=True)
                 raise
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,9 +28,6 @@ from silvan.federation.keys import Key, Roster, read_public
 from silvan.federation.store import digest
 from silvan.util.files import read_json, write_json, write_whole
 from silvan.util.folder_lock import lock_folder
-
-if TYPE_CHECKING:
-    from silvan.study.run_folder import Run
 
 HUB = "hub.json"
 PORT = 8102
@@ -163,12 +160,6 @@ class CoordinatorFiles:
             content = self.read()
             yield content
             write_json(self.path / HUB, content)
-
-    def run(self, name: str) -> "Run":
-        """Return the run folder of a study."""
-        from silvan.study.run_folder import Run  # with models, which FLARE's server need not load
-
-        return Run(self.path / "runs" / name)
 
     def private_files(self) -> list[Path]:
         """Return the files that only the coordinator's owner may read."""

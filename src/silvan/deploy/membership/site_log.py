@@ -26,7 +26,7 @@ class LastError(msgspec.Struct, frozen=True):
 
 def note_error(folder: Path, study: str, error: Exception) -> None:
     """Store an error for the site's owner; a failure of this must not hide the error itself."""
-    text = str(error) if isinstance(error, SilvanError | OSError) else f"a mistake in silvan ({type(error).__name__})"
+    text = str(error) if isinstance(error, SilvanError | OSError) else f"a bug in silvan ({type(error).__name__})"
     at = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         write_whole(folder / LAST_ERROR, msgspec.json.encode(LastError(at, study, text)))

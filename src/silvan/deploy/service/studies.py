@@ -40,7 +40,7 @@ def supervise(hub: CoordinatorFiles, run: Run, submission: Act) -> None:
         if has_no_room(failed):  # it is started again, until there is space
             time.sleep(_FULL)
             return
-        error = f"a mistake in silvan: {type(failed).__name__}: {failed}"
+        error = f"a bug in silvan: {type(failed).__name__}: {failed}"
     record.end(error)
 
 

@@ -39,8 +39,8 @@ from silvan.privacy.aggregation.masked_site import (
     sealed_for,
     threshold,
 )
-from silvan.privacy.aggregation.members import MIN_SITES, Ready, SumMember, check_ready, check_sum, losses, traffic
 from silvan.privacy.aggregation.neighbours import enough_neighbours
+from silvan.privacy.aggregation.sum_members import MIN_SITES, Ready, SumMember, check_ready, check_sum, losses, traffic
 from silvan.privacy.aggregation.words import BITS, WORD, Widths
 from silvan.util.readable import count_of, is_or_are
 from silvan.util.threads import thread_count

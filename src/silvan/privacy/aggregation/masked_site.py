@@ -28,8 +28,8 @@ from silvan.federation.site import Own, Site
 from silvan.federation.store import CacheKey, digest
 from silvan.privacy.aggregation import shamir
 from silvan.privacy.aggregation.counters import PartLayout, flatten, mask
-from silvan.privacy.aggregation.members import MIN_SITES, Ready, SumMember, place_of
 from silvan.privacy.aggregation.neighbours import enough_neighbours, neighbours
+from silvan.privacy.aggregation.sum_members import MIN_SITES, Ready, SumMember, place_of
 from silvan.privacy.aggregation.words import BITS, Widths
 from silvan.privacy.identity.seal import derive, public_key, seal, secret_key, shared_secret, unseal
 from silvan.privacy.noise.noisy_request import settle_shares

@@ -25,7 +25,7 @@ from silvan.federation.outgoing import Asked
 from silvan.federation.site import Own, Site
 from silvan.federation.store import digest
 from silvan.privacy.aggregation.counters import PartLayout, flatten, offsets, unflatten
-from silvan.privacy.aggregation.members import (
+from silvan.privacy.aggregation.sum_members import (
     MIN_SITES,
     Ready,
     SumMember,
