@@ -34,7 +34,7 @@ TITLES = {
     "boosting_pl": "AdaBoost.PL",
     "multboost": "MultBoost",
 }
-SETS = {"heart": 5, "E2": 5, "E10": 5, "adult": 2, "telco": 2, "covertype": 2, "occupations": 2}
+SETS = {"heart": 5, "E2": 5, "E10": 5}
 """Data sets, and seeds of each."""
 
 

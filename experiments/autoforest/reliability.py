@@ -79,12 +79,11 @@ def _slope(fed: Federation, forests: Forests) -> float:
 
 # -- tables and claims
 MODELS = {"local": "local", "auto": "AutoForest", "bofrf": "BOFRF"}
-MEASURES = {"loss": "log loss", "brier": "Brier", "slope": "slope", "accuracy": "accuracy"}
-_COLUMNS = {
-    f"{model}{when}_{key}": f"{title}, {name}{told}"
-    for key, name in MEASURES.items()
-    for model, title in MODELS.items()
-    for when, told in ((("", ""),) if model == "local" else (("_before", " before"), ("", " after")))
+_COLUMNS = {"local_loss": "local, log loss"} | {
+    f"{model}{when}_{key}": f"{title}, {name} {told}"
+    for key, name in (("loss", "log loss"), ("brier", "Brier"), ("slope", "slope"))
+    for model, title in (("auto", "AutoForest"), ("bofrf", "BOFRF"))
+    for when, told in (("_before", "before"), ("", "after"))
 }
 
 

@@ -9,7 +9,7 @@ from experiments.reproduce.paper import Claim, Item, Record, Run
 
 import silvan as sv
 
-SEEDS = 10
+SEEDS = 5
 METRICS = {"mcc": "MCC", "accuracy": "accuracy", "f1": "F1"}
 
 
