@@ -19,6 +19,8 @@ from silvan.federation.message import Envelope
 from silvan.federation.store import digest
 from silvan.forest.predict import decide
 
+SIGNED = r"sites (made and )?signed"
+
 HALF = ONE >> 1
 UNREADABLE = "the site could not read what it was sent"
 
@@ -318,10 +320,10 @@ def test_only_signed_stumps_weight_rows(kind):
         merged_with(merged, made=()),
         merged_with(merged, **twice),
     ):
-        with pytest.raises(RefusedError, match="made and signed"):
+        with pytest.raises(RefusedError, match=SIGNED):
             ask(fed, msgspec.structs.replace(request, merged=wrong))
     fed.task = "another"
-    with pytest.raises(RefusedError, match="made and signed"):
+    with pytest.raises(RefusedError, match=SIGNED):
         ask(fed, request)
 
 
@@ -340,7 +342,7 @@ def test_a_stump_is_valid_for_its_stage_only(kind):
     ask(fed, request)
     taken[-n:] -= n
     wrong = merged_with(merged, stumps=merged.stumps.take(taken), made=tuple(merged.made[i] for i in taken))
-    with pytest.raises(RefusedError, match="made and signed"):
+    with pytest.raises(RefusedError, match=SIGNED):
         ask(fed, msgspec.structs.replace(request, merged=wrong))
 
 
@@ -375,7 +377,7 @@ def test_what_a_site_refuses(how, kind):
     fed.task = TASK
     assert ask(fed, request)
     # stumps are signed together with the preceding masses
-    error, said = (RefusedError, "made and signed") if how == "masses of other rows" else (SiteError, UNREADABLE)
+    error, said = (RefusedError, SIGNED) if how == "masses of other rows" else (SiteError, UNREADABLE)
     with pytest.raises(error, match=f"{kind.__name__}.*{said}"):
         ask(fed, msgspec.structs.replace(request, merged=WRONG_STAGES[how](request.merged)))
     for rows in (0, -5, 10, 2**60):
